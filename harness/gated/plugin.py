@@ -1,0 +1,62 @@
+"""vLLM's entry point (`vllm.general_plugins`): runs in every vLLM process, so workers know the model class too.
+
+Registers the model class, and a config parser that reads config.json as vLLM's own does and then points checkpoints
+that need it at our class. Plain checkpoints pass through untouched. No `trust_remote_code`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.gated.layout import ARCHITECTURE, needs_our_model
+
+
+def register() -> None:
+    """Make gated checkpoints loadable. Idempotent: vLLM may call it several times in one process."""
+    from vllm import ModelRegistry
+    from vllm.transformers_utils import config as vllm_config
+
+    if ARCHITECTURE not in ModelRegistry.get_supported_archs():
+        # by name: importing the class here would initialise the device in a process that may still fork
+        ModelRegistry.register_model(ARCHITECTURE, "harness.gated.model:GatedQwen3ForCausalLM")
+    parsers = vllm_config._CONFIG_FORMAT_TO_CONFIG_PARSER
+    if not getattr(parsers["hf"], "reads_gates", False):
+        parsers["hf"] = _gated_parser(parsers["hf"])
+
+
+def _gated_parser(base: type) -> type:
+    """A config parser that reads as `base` does and resolves gated checkpoints to our model class."""
+
+    class GatedConfigParser(base):  # type: ignore[misc,valid-type]
+        reads_gates = True
+
+        def parse(self, model: str | Path, trust_remote_code: bool, *args: Any, **kwargs: Any) -> tuple[dict, Any]:
+            config_dict, config = super().parse(model, trust_remote_code, *args, **kwargs)
+            if not needs_our_model(config_dict):
+                return config_dict, config
+            return config_dict, gated_config(model, config_dict)
+
+    return GatedConfigParser
+
+
+def gated_config(model: str | Path, config_dict: dict[str, Any]) -> Any:
+    """A transformers Qwen3Config of a gated checkpoint, whatever model type its config.json claims.
+
+    Raises:
+        GatedevalError: the weights beside config.json contradict its gate flags.
+    """
+    from transformers import Qwen3Config
+
+    from harness.checkpoints import inspect
+
+    facts = dict(config_dict)
+    if Path(model).is_dir():  # a hub id's weights are not here yet: the loader checks their shapes as they arrive
+        facts = dict(inspect(model).config)
+    for key in ("auto_map", "model_type", "transformers_version"):
+        facts.pop(key, None)
+    facts["architectures"] = [ARCHITECTURE]
+    facts.setdefault("head_dim", facts["hidden_size"] // facts["num_attention_heads"])
+    config = Qwen3Config(**facts)
+    config.name_or_path = str(model)
+    return config
