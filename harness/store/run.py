@@ -263,7 +263,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise explain(error, "read", file) from error
     except ValueError as error:
-        raise GatedevalError(f"{file} is damaged ({error}); restore it from a copy, or remove it and run the same config "
+        raise GatedevalError(f"{file} is damaged ({error}); restore it from a copy, or remove it and run the config "
                              "again: that goes on with the samples beside it") from error
     if not isinstance(manifest, dict) or "cells" not in manifest:
         raise GatedevalError(f"{file} is not a gatedeval run: it has no list of cells")
