@@ -21,6 +21,8 @@ def shared_folder() -> Path | None:
 def shared() -> Path:
     """The folder with oracles and benchmark data; tests that need it are skipped where it is absent."""
     folder = shared_folder()
+    if folder is None and os.environ.get("GATEDEVAL_REQUIRE_SHARED") == "1":
+        pytest.fail("GATEDEVAL_REQUIRE_SHARED=1, but there is no oracle and data folder: set GATEDEVAL_SHARED")
     if folder is None:
         pytest.skip("no oracle and data folder: set GATEDEVAL_SHARED, or put `shared` beside the repository")
     return folder

@@ -1,0 +1,57 @@
+# The two commands a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
+#   make PYTHON=python3.12 ...   the interpreter for .venv (3.11 or newer)
+#   make ARGS="-k yarn" test     anything more for pytest
+
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check lint types format oracles smoke-128k bench-ruler clean
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## make .venv with everything; does nothing when it is there and up to date
+
+# Nothing is reinstalled unless what is asked for has changed.
+$(STAMP): pyproject.toml scripts/install.sh
+	@PYTHON="$(PYTHON)" bash scripts/install.sh $(VENV)
+	@touch $@
+
+demo: $(STAMP) ## build a tiny pair of models and run configs/demo.yaml: a table in a few minutes, on any CPU
+	@$(BIN)/gatedeval make-tiny .cache/tiny
+	@$(BIN)/gatedeval run configs/demo.yaml
+
+test: $(STAMP) ## all tests but the slow ones
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(STAMP) ## the checks of many minutes (real models)
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+check: lint types test ## lint + types + tests
+
+lint: $(STAMP) ## ruff
+	@$(BIN)/ruff check .
+
+types: $(STAMP) ## mypy
+	@$(BIN)/mypy
+
+format: $(STAMP) ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+oracles: $(STAMP) ## only the comparisons with reference numbers
+	@$(BIN)/python -m pytest tests/gated tests/ruler tests/test_context.py $(ARGS)
+
+smoke-128k: $(STAMP) ## 4K to 128K on CPU with a tiny model (about five minutes on two cores)
+	@$(BIN)/gatedeval make-tiny .cache/tiny
+	@$(BIN)/gatedeval run configs/smoke-128k.yaml
+
+bench-ruler: $(STAMP) ## speed of RULER's generator, against the peers that are installed
+	@$(BIN)/python bench/ruler.py $(ARGS)
+
+clean: ## remove the environment and what was built; results stay
+	rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
