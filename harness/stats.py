@@ -85,8 +85,9 @@ def _resampled_means(column: Array, draws: int, resamples: int, rng: np.random.G
     return rng.multinomial(draws, counts / counts.sum(), size=resamples) @ values / draws
 
 
-def bootstrap_mean(scores: ArrayLike, level: float = LEVEL, *, method: str = "bca", resamples: int = RESAMPLES,
-                   seed: int = SEED) -> Interval:
+def bootstrap_mean(
+    scores: ArrayLike, level: float = LEVEL, *, method: str = "bca", resamples: int = RESAMPLES, seed: int = SEED
+) -> Interval:
     """Bootstrap interval of a mean: "bca" (Efron 1987) or "percentile".
 
     BCa: with z0 the normal quantile of the share of resampled means below the mean (ties counted half) and a the
@@ -127,8 +128,9 @@ def mean_interval(scores: ArrayLike, level: float = LEVEL, *, seed: int = SEED) 
     return bootstrap_mean(column, level, seed=seed)
 
 
-def stratified_interval(strata: Sequence[ArrayLike], level: float = LEVEL, *, resamples: int = RESAMPLES,
-                        seed: int = SEED) -> Interval:
+def stratified_interval(
+    strata: Sequence[ArrayLike], level: float = LEVEL, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> Interval:
     """Interval of the mean of per-stratum means with equal weight: RULER's 13-task average.
 
     Percentile bootstrap within strata, drawing n_h - 1 of n_h samples (Rao & Wu 1988), which makes its variance
@@ -204,8 +206,9 @@ def _weighted(differences: Sequence[Array]) -> Array:
     return np.concatenate([d * (total / (len(differences) * d.size)) for d in differences])
 
 
-def paired_interval(differences: Sequence[Array], level: float = LEVEL, *, resamples: int = RESAMPLES,
-                    seed: int = SEED) -> Interval:
+def paired_interval(
+    differences: Sequence[Array], level: float = LEVEL, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> Interval:
     """Interval of a paired difference: percentile bootstrap of per-sample differences, stratified by task.
 
     n_h - 1 draws per stratum, as in `stratified_interval`; strata of one sample are resampled together with all

@@ -15,8 +15,19 @@ from harness.types import Cell
 if TYPE_CHECKING:
     from harness.store.run import Store
 
-COLUMNS = ("model", "context", "benchmark", "task", "length", "samples", "score",
-           "metric", "planned", "length_capped", "error")
+COLUMNS = (
+    "model",
+    "context",
+    "benchmark",
+    "task",
+    "length",
+    "samples",
+    "score",
+    "metric",
+    "planned",
+    "length_capped",
+    "error",
+)
 
 
 def cell_summary(store: Store, cell: Cell) -> dict[str, Any]:
@@ -57,8 +68,9 @@ def scale_of(values: np.ndarray) -> float:
 
 def is_complete(row: dict[str, Any]) -> bool:
     """Whether a cell has every planned sample (at least one where the number is unknown), each with a score."""
-    return bool(row["samples"] and not math.isnan(row["score"])
-                and (row["planned"] is None or row["samples"] >= row["planned"]))
+    return bool(
+        row["samples"] and not math.isnan(row["score"]) and (row["planned"] is None or row["samples"] >= row["planned"])
+    )
 
 
 def write_derived(store: Store) -> str:
@@ -80,6 +92,14 @@ def to_csv(rows: list[dict[str, Any]]) -> str:
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({k: "" if v is None or (isinstance(v, float) and math.isnan(v))
-                         else f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+        writer.writerow(
+            {
+                k: ""
+                if v is None or (isinstance(v, float) and math.isnan(v))
+                else f"{v:.6g}"
+                if isinstance(v, float)
+                else v
+                for k, v in row.items()
+            }
+        )
     return out.getvalue()

@@ -181,8 +181,10 @@ class RunLock:
                     f"{path.parent} is being written by another process ({owner}); wait for it, stop it, or use "
                     "another run name"
                 ) from error
-            warnings.warn(f"this file system has no locks ({error.strerror}): do not write {path.parent} twice at once",
-                          stacklevel=2)
+            warnings.warn(
+                f"this file system has no locks ({error.strerror}): do not write {path.parent} twice at once",
+                stacklevel=2,
+            )
             self._fd = -1
             return
         try:

@@ -1,10 +1,10 @@
 """The run directory: the one source of truth about an evaluation.
 
-    results/<name>/run.json               manifest: resolved config, versions, fingerprints, plan, failures, state
-                   samples/<cell>.jsonl   append-only, one line a sample
-                   expected/<cell>.json   sample id -> content hash the current plan asks for
-                   cells.csv              derived; can always be rebuilt
-                   lock                   held by the one process that writes
+results/<name>/run.json               manifest: resolved config, versions, fingerprints, plan, failures, state
+               samples/<cell>.jsonl   append-only, one line a sample
+               expected/<cell>.json   sample id -> content hash the current plan asks for
+               cells.csv              derived; can always be rebuilt
+               lock                   held by the one process that writes
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def now() -> str:
 class Store:
     """One run directory, open for writing (`open`) or for reading only (`read`)."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], cells: Mapping[Cell, int | None],
-                 lock: RunLock | None) -> None:
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], cells: Mapping[Cell, int | None], lock: RunLock | None
+    ) -> None:
         """Not for callers: use `open` or `read`."""
         self.path = path
         self.manifest = manifest
@@ -103,8 +104,9 @@ class Store:
                 for c in manifest["cells"]
             }
         except (KeyError, TypeError) as error:
-            raise GatedevalError(f"{path / MANIFEST}: its list of cells is damaged ({error!r}): no gatedeval run, or "
-                                 "edited by hand") from error
+            raise GatedevalError(
+                f"{path / MANIFEST}: its list of cells is damaged ({error!r}): no gatedeval run, or edited by hand"
+            ) from error
         return cls(path, manifest, cells, None)
 
     def close(self) -> None:
@@ -119,8 +121,9 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------ samples
@@ -258,13 +261,16 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise GatedevalError(f"no run at {path}: it has no {MANIFEST}; give a directory that `gatedeval run` wrote"
-                             ) from None
+        raise GatedevalError(
+            f"no run at {path}: it has no {MANIFEST}; give a directory that `gatedeval run` wrote"
+        ) from None
     except OSError as error:
         raise explain(error, "read", file) from error
     except ValueError as error:
-        raise GatedevalError(f"{file} is damaged ({error}); restore it from a copy, or remove it and run the config "
-                             "again: that goes on with the samples beside it") from error
+        raise GatedevalError(
+            f"{file} is damaged ({error}); restore it from a copy, or remove it and run the config "
+            "again: that goes on with the samples beside it"
+        ) from error
     if not isinstance(manifest, dict) or "cells" not in manifest:
         raise GatedevalError(f"{file} is not a gatedeval run: it has no list of cells")
     return manifest
@@ -278,5 +284,7 @@ def _check_names(cells: Mapping[Cell, int | None]) -> None:
         if other is not cell:
             raise GatedevalError(f"two cells would share the file {cell.key}.jsonl: {other} and {cell}; change a label")
         if len(cell.key) > 240:
-            raise GatedevalError(f"a cell's file name would be {len(cell.key)} characters long ({cell.key[:60]}...); "
-                                 "use shorter labels for models and contexts (at most 240 characters altogether)")
+            raise GatedevalError(
+                f"a cell's file name would be {len(cell.key)} characters long ({cell.key[:60]}...); "
+                "use shorter labels for models and contexts (at most 240 characters altogether)"
+            )

@@ -103,8 +103,12 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         scores = record.get("scores") or {}
         for name in scores:
             names.setdefault(name)
-        slim[id] = (scores, _prompt_identity(record), record.get("finish_reason") == "length",
-                    int(record.get("prompt_tokens") or 0))
+        slim[id] = (
+            scores,
+            _prompt_identity(record),
+            record.get("finish_reason") == "length",
+            int(record.get("prompt_tokens") or 0),
+        )
 
     unreadable = each_record(path, use)
     ids = within_plan(list(slim), planned)

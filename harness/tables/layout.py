@@ -1,0 +1,93 @@
+"""A table as data: columns, entries, captions and the tidy frame behind it. No formatting beyond a number's text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+
+DASH = "\N{EN DASH}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column: its title, and the group whose title spans it and its neighbours of the same group."""
+
+    title: str
+    group: str = ""
+    short: str = ""  # title and group in one, where a header has one line
+    numeric: bool = True
+    lower_is_better: bool = False
+    plain: bool = False  # numbers that are no scores (counts, p-values): never bold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One field of a table. `value` None and `text` None is a dash: not there, which is not zero."""
+
+    value: float | None = None
+    drop: float | None = None  # against the same model's un-extended row
+    marks: str = ""  # "▲" and "▼" significant, "†" partial
+    best: bool = False
+    text: str | None = None
+    decimals: int = 2
+    signed: bool = False
+
+    @property
+    def number(self) -> str:
+        """The value with its decimals, or the text, or a dash."""
+        if self.text is not None:
+            return self.text
+        if self.value is None:
+            return DASH
+        return f"{self.value:+.{self.decimals}f}" if self.signed else f"{self.value:.{self.decimals}f}"
+
+    @property
+    def parenthesis(self) -> str:
+        """The drop as "(-6.0)", or nothing."""
+        return "" if self.drop is None else f"({self.drop:+.1f})"
+
+
+@dataclass(kw_only=True)
+class Table:
+    """What `harness.export` renders.
+
+    `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `caption`:
+    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row a cell.
+    """
+
+    style: str
+    title: str
+    columns: list[Column]
+    rows: list[list[Entry]]
+    frame: pd.DataFrame
+    breaks: set[int] = field(default_factory=set)
+    caption: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def length_title(length: int) -> str:
+    """4096 -> "4K", 131072 -> "128K", 1048576 -> "1M"; a length that is no multiple of 1024 stays a number."""
+    if length >= 1 << 20 and length % (1 << 20) == 0:
+        return f"{length >> 20}M"
+    return f"{length >> 10}K" if length >= 1024 and length % 1024 == 0 else str(length)
+
+
+def mark_best(rows: list[list[Entry]], columns: list[Column], among: set[int] | None = None) -> list[list[Entry]]:
+    """Set `best` on every column's best score, as printed: equal digits are equal. Fewer than two scores: nobody."""
+    marked = [list(row) for row in rows]
+    for c, column in enumerate(columns):
+        if not column.numeric or column.plain:
+            continue
+        shown = {
+            r: float(row[c].number)
+            for r, row in enumerate(rows)
+            if row[c].value is not None and row[c].text is None and (among is None or r in among)
+        }
+        if len(shown) < 2:
+            continue
+        best = min(shown.values()) if column.lower_is_better else max(shown.values())
+        for r, value in shown.items():
+            if value == best:
+                marked[r][c] = replace(marked[r][c], best=True)
+    return marked

@@ -1,0 +1,82 @@
+"""Published numbers beside ours: tidy CSV files in results/reference/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from harness.tables.layout import Entry, Table
+from harness.types import GatedevalError
+
+DIRECTORY = Path(__file__).resolve().parents[2] / "results" / "reference"
+FILES = {"paper": "gated_attention_table5.csv"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Published rows. `frame`: model, context, benchmark, task, length, samples, score; RULER averages have the task
+    "average". `extended`: context labels that stretch positions.
+    """
+
+    name: str
+    source: str
+    frame: pd.DataFrame
+    extended: frozenset[str]
+
+    @property
+    def lengths(self) -> list[int]:
+        """RULER lengths, ascending."""
+        return sorted(int(n) for n in self.frame.loc[self.frame.benchmark == "ruler", "length"].unique())
+
+
+def load_reference(name: str) -> Reference:
+    """The reference by its name ("paper") or by a CSV's path. Raises GatedevalError when there is no such file."""
+    path = DIRECTORY / FILES[name] if name in FILES else Path(name)
+    try:
+        frame = pd.read_csv(path)
+    except FileNotFoundError:
+        raise GatedevalError(f"no reference {name!r}: no file {path}; known names: {', '.join(FILES)}") from None
+    wanted = ["model", "context", "benchmark", "task", "length", "samples", "score", "extended", "source"]
+    absent = [column for column in wanted if column not in frame.columns]
+    if absent:
+        raise GatedevalError(f"{path} has no column {', '.join(absent)}; a reference has {', '.join(wanted)}")
+    return Reference(
+        name=name if name in FILES else path.stem,
+        source=str(frame["source"].iloc[0]),
+        frame=frame,
+        extended=frozenset(frame.loc[frame["extended"].astype(bool), "context"]),
+    )
+
+
+def with_reference(table: Table, reference: Reference, lengths: list[int]) -> Table:
+    """Add the published rows below ours; `lengths` gives each score column's RULER length (0: none)."""
+    frame = reference.frame[reference.frame.benchmark == "ruler"]
+    records = frame.to_dict("records")
+    scores = {(r["model"], r["context"], int(r["length"])): float(r["score"]) for r in records}
+    native = next((c for c in frame.context.unique() if c not in reference.extended), None)
+    table.breaks.add(len(table.rows))
+    for model, context in dict.fromkeys((str(r["model"]), str(r["context"])) for r in records):
+        row = [Entry(text=f"{reference.name}: {model}"), Entry(text=context)]
+        for length in lengths:
+            value, base = scores.get((model, context, length)), scores.get((model, native, length))
+            drop = value - base if context in reference.extended and value is not None and base is not None else None
+            row.append(Entry(value=value, drop=drop))
+        if table.rows and context in reference.extended and table.rows[-1][1].text != context:
+            table.breaks.add(len(table.rows))
+        table.rows.append(row)
+    table.caption.append(f"{reference.name}: published numbers, {reference.source}.")
+    return table
+
+
+def reference_frame(frame: pd.DataFrame, reference: Reference) -> pd.DataFrame:
+    """The tidy frame with the published rows appended, models labelled "paper: ..."."""
+    rows = reference.frame.drop(columns=["extended", "source"]).assign(
+        model=[f"{reference.name}: {m}" for m in reference.frame.model]
+    )
+    for column in frame.columns:
+        if column not in rows:
+            rows[column] = "" if frame[column].dtype == object else float("nan")
+    rows["samples"] = rows["samples"].astype("Int64")
+    return pd.concat([frame.assign(samples=frame["samples"].astype("Int64")), rows[frame.columns]], ignore_index=True)
