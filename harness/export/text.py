@@ -21,11 +21,6 @@ def width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def header(column: Column) -> str:
-    """A column's title where the header has one line."""
-    return column.short or " ".join(part for part in (column.group, column.title) if part)
-
-
 # ------------------------------------------------------------------------------------------------------- Markdown
 
 
@@ -43,7 +38,7 @@ def markdown(table: Table, caption: Sequence[str]) -> str:
 
 
 def _markdown_column(column: Column, entries: list[Entry]) -> list[str]:
-    title = _cell_text(header(column))
+    title = _cell_text(column.name)
     if not column.numeric:
         texts = [_cell_text(e.number) for e in entries]
         size = max([3, width(title), *map(width, texts)])
@@ -163,7 +158,7 @@ def to_json(table: Table, caption: Sequence[str]) -> str:
             if not column.numeric:
                 fields[column.title] = entry.number
                 continue
-            fields[header(column)] = {
+            fields[column.name] = {
                 "value": entry.value,
                 "change": entry.drop,
                 "marks": entry.marks,
@@ -177,7 +172,7 @@ def to_json(table: Table, caption: Sequence[str]) -> str:
                 "style": table.style,
                 "run": table.title,
                 "columns": [
-                    {"name": header(c), "title": c.title, "group": c.group, "score": c.numeric} for c in table.columns
+                    {"name": c.name, "title": c.title, "group": c.group, "score": c.numeric} for c in table.columns
                 ],
                 "rows": rows,
                 "cells": records(table.frame),

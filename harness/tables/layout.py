@@ -20,6 +20,11 @@ class Column:
     lower_is_better: bool = False
     plain: bool = False  # numbers that are no scores (counts, p-values): never bold
 
+    @property
+    def name(self) -> str:
+        """The title where a header has one line; unique in a table."""
+        return self.short or " ".join(part for part in (self.group, self.title) if part)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
