@@ -1,0 +1,170 @@
+"""A benchmark's name -> its samples: prompt, answer cap, references and scoring, one at a time.
+
+The runner sees only `Job`s; what is RULER, MMLU, GSM8k or another lm-eval task is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.config import Config
+from harness.data import DataFolder
+from harness.engine import Choice, Completion
+from harness.lm import Ask
+from harness.tokenizer import Tokenizer
+from harness.types import Benchmark, Cell, GatedevalError
+
+if TYPE_CHECKING:
+    from harness.lmtasks import LmEvalTask
+
+Answer = Completion | Choice
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sample to answer. `score` turns the answer into metrics (0..1); `extra` is stored with the sample."""
+
+    id: str
+    ask: Ask
+    references: list[str]
+    score: Callable[[Answer, str], dict[str, float]]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What samples depend on besides their cell: the tokenizer, the data, the seed, chat rendering."""
+
+    tokenizer: Tokenizer
+    data: DataFolder
+    seed: int
+    chat: bool = False
+    thinking: bool = False
+
+    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Chat messages as text; a begun assistant turn is continued (lm-eval's chat_template signature)."""
+        if add_generation_prompt or messages[-1]["role"] != "assistant":
+            return self.tokenizer.chat(messages, thinking=self.thinking)
+        return self.tokenizer.chat(messages[:-1], answer_prefix=messages[-1]["content"], thinking=self.thinking)
+
+
+def data_folder(config: Config) -> DataFolder:
+    """The folder that the config names, else GATEDEVAL_DATA, else downloads."""
+    return DataFolder(config.data)
+
+
+def cells_of(benchmark: Benchmark, model: str, context: str, max_length: int) -> Iterator[Cell]:
+    """The cells of a benchmark under one model and context setting: every length that the context reaches."""
+    for task in task_names(benchmark):
+        if benchmark.kind != "ruler":
+            yield Cell(model, context, benchmark.name, task)
+            continue
+        for length in benchmark.lengths:
+            if length <= max_length:
+                yield Cell(model, context, benchmark.name, task, length)
+
+
+def task_names(benchmark: Benchmark) -> tuple[str, ...]:
+    """RULER's tasks, MMLU's subjects, or the tasks of an lm-eval name (one, or a group's)."""
+    if benchmark.kind == "lm_eval":
+        from harness.lmtasks import load_tasks
+
+        return tuple(load_tasks(benchmark.tasks[0], benchmark.shots))
+    return benchmark.tasks or (benchmark.name,)
+
+
+def needed_data(benchmark: Benchmark) -> list[str]:
+    """Names of the data sets (see `harness.data`) that the benchmark reads."""
+    if benchmark.kind == "ruler":
+        from tasks.ruler import needed_data as of_task
+
+        return list(dict.fromkeys(name for task in benchmark.tasks for name in of_task(task)))
+    return {"mmlu": ["mmlu"], "gsm8k": ["gsm8k_train", "gsm8k_test"]}.get(benchmark.kind, [])
+
+
+def count(benchmark: Benchmark, task: str, data: DataFolder) -> int:
+    """Samples that a cell of `task` has."""
+    if benchmark.kind == "ruler":
+        return benchmark.samples or 0
+    there = len(_lm_task(benchmark, task, data))
+    return there if benchmark.samples is None else min(there, benchmark.samples)
+
+
+def jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Iterator[Job]:
+    """The cell's samples in order, made as they are asked for. `max_length`: tokens that the context setting takes."""
+    if benchmark.kind == "ruler":
+        yield from _ruler_jobs(benchmark, cell, setup, max_length)
+    else:
+        yield from _lm_jobs(benchmark, cell, setup)
+
+
+def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Iterator[Job]:
+    from tasks import ruler
+
+    # A chat template's own tokens are part of what is sent: they come off the length that the generator fills.
+    frame = len(setup.tokenizer.encode(setup.render([{"role": "user", "content": ""}]))) if setup.chat else 0
+    samples = ruler.generate(
+        cell.task,
+        tokenizer=ruler.load_tokenizer(setup.tokenizer.directory),
+        length=cell.length - frame,
+        samples=benchmark.samples or 0,
+        seed=setup.seed,
+        data=setup.data,
+        max_model_len=max_length - frame,
+        **dict(benchmark.options),
+    )
+    for number, sample in enumerate(samples):
+        prompt = sample.prompt
+        if setup.chat:
+            prefix = "" if benchmark.option("answer_prefix") == "drop" else sample.answer_prefix
+            prompt = setup.tokenizer.chat(
+                [{"role": "user", "content": sample.input}], answer_prefix=prefix.lstrip(), thinking=setup.thinking
+            )
+        references = list(sample.outputs)
+
+        def score(answer: Answer, text: str, references: list[str] = references) -> dict[str, float]:
+            return {"score": ruler.score(cell.task, references, text)}
+
+        ask = Ask(f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=ruler.ANSWER_TOKENS[cell.task])
+        yield Job(str(number), ask, references, score, {"ruler": sample.record()})
+
+
+def _lm_task(benchmark: Benchmark, task: str, data: DataFolder) -> LmEvalTask:
+    from harness import lmtasks
+
+    if benchmark.kind == "mmlu":
+        return lmtasks.mmlu_task(task, 5 if benchmark.shots is None else benchmark.shots, data)
+    if benchmark.kind == "gsm8k":
+        return lmtasks.gsm8k_task(5 if benchmark.shots is None else benchmark.shots, data)
+    return lmtasks.load_tasks(benchmark.tasks[0], benchmark.shots)[task]
+
+
+def _lm_jobs(benchmark: Benchmark, cell: Cell, setup: Setup) -> Iterator[Job]:
+    task = _lm_task(benchmark, cell.task, setup.data)
+    chat = setup.render if setup.chat else None
+    for number, doc in task.documents(benchmark.samples):
+        ask, instances = task.ask(number, doc, chat)
+
+        def score(answer: Answer, text: str, doc: Any = doc, instances: Any = instances) -> dict[str, float]:
+            return task.score(doc, instances, answer, text)
+
+        extra = {"options": [c for _, c in ask.pairs]} if ask.pairs else {}
+        yield Job(str(number), ask, task.reference(doc), score, extra)
+
+
+def answer_text(answer: Completion, thinking: bool, what: object) -> str:
+    """The part of a response that is scored.
+
+    Thinking on: what follows `</think>`, nothing where the thought was cut off.
+
+    Raises:
+        GatedevalError: a thought in a run that has thinking off: its scores would not be the model's answers.
+    """
+    text = answer.text
+    if thinking:
+        return text.rpartition("</think>")[2].lstrip() if "</think>" in text else ""
+    if "<think>" in text:
+        raise GatedevalError(f"{what}: the response holds <think> although thinking is off; check the chat template")
+    return text

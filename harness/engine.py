@@ -1,0 +1,407 @@
+"""vLLM behind three verbs, generate, choose and score, and `set_context`. One engine per model.
+
+Everything streams: requests are taken from an iterable as the engine has room, and each answer is handed on as it
+finishes. Nothing is ever truncated: a prompt that does not fit raises before the engine sees it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import context
+from harness.checkpoints import Checkpoint, inspect, resolve, tokenizer_path
+from harness.config import Engine as EngineOptions
+from harness.types import ContextSetting, GatedevalError, Model
+
+WORKER = "harness.gated.worker.WorkerExtension"
+_WIDTH = 16  # see _padded
+_MOST = 128  # vLLM's limit on logprob_token_ids of one request
+
+
+class EngineError(RuntimeError):
+    """The engine could not start, or died: the cells it was working on are failed, the others can go on."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt to continue. `stop`: strings at which the answer ends, not part of it. `temperature` 0 is greedy."""
+
+    key: Hashable
+    ids: Sequence[int]
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The answer to a `Prompt`. `finish_reason`: "stop", or "length" when the token cap cut it off."""
+
+    key: Hashable
+    text: str
+    tokens: int
+    finish_reason: str
+    seconds: float
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Question:
+    """Continuations to compare: `options` are (context ids, continuation ids) pairs; contexts may be one and the same."""
+
+    key: Hashable
+    options: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Per option: log-likelihood of its continuation (nats), and whether greedy decoding would have produced it."""
+
+    key: Hashable
+    logprobs: tuple[float, ...]
+    greedy: tuple[bool, ...]
+    seconds: float
+
+
+class Engine:
+    """A live vLLM engine for one model, started once for all its context settings.
+
+    Raises:
+        GatedevalError: the checkpoint is refused, or a context setting cannot be had.
+        EngineError: vLLM could not start, or resolved to another model class than the checkpoint needs.
+    """
+
+    starts = 0  # engine starts of this process; a plan must not need more than it has models
+
+    def __init__(
+        self, model: Model, contexts: Sequence[ContextSetting], options: EngineOptions | None = None
+    ) -> None:
+        self.model, self.options = model, options or EngineOptions()
+        directory = resolve(model)
+        self.checkpoint: Checkpoint = inspect(directory)
+        self.tokenizer_dir = tokenizer_path(model, directory)
+        config = self.checkpoint.config
+        # The tables are replaced in place, so they must be as long as the longest setting needs from the start.
+        first = max(contexts, key=lambda c: context.max_length(c, config))
+        given = context.overrides(first, config)
+        self.max_model_len = given.max_model_len
+        self.setting = first
+        self.max_length = given.max_model_len
+        self._llm = self._start(given.hf_overrides)
+        self.facts = self._verify(first)
+        self.set_context(contexts[0])
+
+    # --- start and stop ------------------------------------------------------------------------------------------
+
+    def _start(self, hf_overrides: Mapping[str, Any]) -> Any:
+        """Start vLLM. Its log goes to stderr: stdout is data."""
+        self._environment()
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        o = self.options
+        arguments: dict[str, Any] = {
+            "model": str(self.checkpoint.path),
+            "tokenizer": str(self.tokenizer_dir),
+            "dtype": self.model.dtype,
+            "max_model_len": self.max_model_len,
+            "hf_overrides": dict(hf_overrides),
+            "tensor_parallel_size": o.tensor_parallel_size,
+            "enforce_eager": o.enforce_eager,
+            "enable_prefix_caching": o.prefix_caching,
+            "generation_config": "vllm",  # the repository's temperature or penalties must not reach the sampler
+            "worker_extension_cls": WORKER,
+            "max_logprobs": 1024,
+            "seed": 0,
+        }
+        optional = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
+        arguments |= {name: value for name in optional if (value := getattr(o, name)) is not None}
+        try:
+            engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise EngineError(f"vLLM did not start on {self.checkpoint.path}: {reason}") from error
+        Engine.starts += 1
+        return engine
+
+    def _environment(self) -> None:
+        """Defaults for what vLLM reads from the environment; what the user has set stands."""
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+        os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # vLLM's default leaves one core idle
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(self._cache_gib()))
+        ranks, cores = self.options.tensor_parallel_size, os.cpu_count() or 1
+        if ranks > 1:  # without it the ranks of a CPU engine fight for the same cores
+            share = max(1, cores // ranks)
+            bind = "|".join(f"{r * share}-{(r + 1) * share - 1}" if share > 1 else str(r % cores) for r in range(ranks))
+            os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", bind)
+
+    def _cache_gib(self) -> int:
+        """KV cache for a CPU engine, GiB: room for four of the longest prompts, between 1 and a quarter of memory."""
+        if self.options.kv_cache_gib is not None:
+            return max(1, round(self.options.kv_cache_gib))
+        config, layout = self.checkpoint.config, self.checkpoint.layout
+        width = 2 * layout.num_kv_heads * layout.head_dim if layout else 2 * int(config.get("hidden_size", 4096))
+        per_token = int(config.get("num_hidden_layers", 32)) * width * 4
+        wanted = 4 * self.max_model_len * per_token / 2**30
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        return int(max(1, min(wanted + 1, memory / 4)))
+
+    def _verify(self, setting: ContextSetting) -> dict[str, Any]:
+        """Read back from every worker what runs there: model class, gate, rotary table, longest prompt."""
+        ranks = self._llm.collective_rpc("gatedeval_facts")
+        planned = self.checkpoint.architecture
+        for rank, facts in enumerate(ranks):
+            if self.checkpoint.layout and facts["model_class"] != planned:
+                raise EngineError(
+                    f"rank {rank} runs {facts['model_class']}, the checkpoint needs {planned}: vLLM has not loaded the"
+                    " gatedeval plugin (is VLLM_PLUGINS set to exclude it? is gatedeval installed in this environment?)"
+                )
+            if facts["gates"] and facts["gates"] != [self.checkpoint.gate]:
+                raise EngineError(f"rank {rank} runs gates {facts['gates']}, the checkpoint has {self.checkpoint.gate}")
+        limit = self._llm.model_config.max_model_len
+        if limit < self.max_model_len:
+            raise EngineError(f"the engine takes {limit} tokens, {self.max_model_len} were planned")
+        facts = dict(ranks[0], max_model_len=limit, ranks=len(ranks))
+        if self._computable(setting):
+            # vLLM's own tables under the overrides against ours: a setting that was silently ignored shows here
+            facts["rope_deviation"] = max(
+                self._llm.collective_rpc("gatedeval_check_rope", args=(self._rope(setting), self.max_model_len))
+            )
+        return facts
+
+    def close(self) -> None:
+        """Stop the engine's processes. Idempotent."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            llm.engine_core.shutdown()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- context settings ----------------------------------------------------------------------------------------
+
+    def set_context(self, setting: ContextSetting) -> None:
+        """Replace the rotary tables in every rank, read them back, and forget the prefix cache.
+
+        Raises:
+            GatedevalError: the setting needs more positions than the engine was started for, or the model's rotary
+                encoding is not one that can be replaced.
+        """
+        length = context.max_length(setting, self.checkpoint.config)
+        if length > self.max_model_len:
+            raise GatedevalError(
+                f"context {setting.label!r} needs {length} tokens, the engine was started for {self.max_model_len}"
+            )
+        if self._computable(setting):
+            self._llm.collective_rpc("gatedeval_set_rope", args=(self._rope(setting),))
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("the prefix cache could not be reset: requests are still running")
+        self.setting, self.max_length = setting, length
+
+    def _computable(self, setting: ContextSetting) -> bool:
+        """Whether the setting's tables are ours to compute; a native setting of another family is left to vLLM."""
+        if not context.is_native(setting):
+            return True
+        return self.checkpoint.layout is not None
+
+    def _rope(self, setting: ContextSetting) -> dict[str, Any]:
+        """The setting's rotary encoding as plain data for the workers."""
+        rope = context.rope_of(setting, self.checkpoint.config)
+        return {
+            "inv_freq": [float(f) for f in rope.inv_freq],
+            "attention_scaling": float(rope.attention_scaling),
+            "parameters": dict(rope.parameters),
+            "length": int(rope.length),
+        }
+
+    # --- the three verbs -----------------------------------------------------------------------------------------
+
+    def check_fits(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
+        """Raise GatedevalError, with the count, when prompt plus answer exceed the context setting's maximum."""
+        if prompt_tokens < 1:
+            raise GatedevalError(f"{what}: the prompt is empty")
+        if (total := prompt_tokens + answer_tokens) > self.max_length:
+            raise GatedevalError(
+                f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, "
+                f"{total - self.max_length} over the {self.max_length} of context {self.setting.label!r}; nothing is ever "
+                "truncated: raise max_length, or leave this benchmark out of this context"
+            )
+
+    def answer(self, requests: Iterable[Prompt | Question]) -> Iterator[Completion | Choice]:
+        """Answer prompts and questions as one stream; answers arrive in the order in which they finish."""
+        trees: dict[Hashable, _Tree] = {}
+        for item, output, seconds in self._stream(self._requests(requests, trees)):
+            if isinstance(item, Prompt):
+                answer = output.outputs[0]
+                if answer.finish_reason not in ("stop", "length"):
+                    raise EngineError(f"{item.key}: the engine gave up with finish reason {answer.finish_reason!r}")
+                ids = tuple(answer.token_ids)
+                yield Completion(item.key, answer.text, len(ids), answer.finish_reason, seconds, ids)
+                continue
+            tree = trees[item.key]
+            tree.take(item, output, seconds)
+            if not tree.waiting:
+                yield trees.pop(item.key).choice()
+
+    def generate(self, prompts: Iterable[Prompt]) -> Iterator[Completion]:
+        """Continue each prompt."""
+        for answer in self.answer(prompts):
+            assert isinstance(answer, Completion)
+            yield answer
+
+    def choose(self, questions: Iterable[Question]) -> Iterator[Choice]:
+        """Log-likelihoods of each question's options.
+
+        Options are laid out as a tree of tokens: one request per inner node asks for its children's next-token
+        log-probabilities. Single-token options over a shared context are thus one request; longer ones share what they
+        begin with, and the prefix cache computes the context once.
+        """
+        for answer in self.answer(questions):
+            assert isinstance(answer, Choice)
+            yield answer
+
+    def score(self, pairs: Iterable[tuple[Hashable, Sequence[int], Sequence[int]]]) -> Iterator[tuple[Hashable, float, bool]]:
+        """(key, context ids, continuation ids) -> (key, log-likelihood in nats, whether it is the greedy continuation)."""
+        questions = (Question(key, ((tuple(c), tuple(t)),)) for key, c, t in pairs)
+        for choice in self.choose(questions):
+            yield choice.key, choice.logprobs[0], choice.greedy[0]
+
+    def _requests(
+        self, requests: Iterable[Prompt | Question], trees: dict[Hashable, _Tree]
+    ) -> Iterator[tuple[Prompt | _Node, Sequence[int], Any]]:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        final = RequestOutputKind.FINAL_ONLY
+        for request in requests:
+            if isinstance(request, Prompt):
+                self.check_fits(len(request.ids), request.max_tokens, request.key)
+                params = SamplingParams(
+                    temperature=request.temperature,
+                    seed=0 if request.temperature else None,
+                    max_tokens=request.max_tokens,
+                    stop=list(request.stop) or None,
+                    output_kind=final,
+                )
+                yield request, request.ids, params
+                continue
+            for ctx, continuation in request.options:
+                self.check_fits(len(ctx), len(continuation), request.key)
+            tree = trees[request.key] = _Tree(request)
+            for node in tree.nodes:
+                asked = _padded(sorted(node.children))
+                params = SamplingParams(
+                    temperature=0.0, max_tokens=1, logprob_token_ids=asked, detokenize=False, output_kind=final
+                )
+                yield node, node.ids, params
+
+    def _stream(self, requests: Iterable[tuple[Any, Sequence[int], Any]]) -> Iterator[tuple[Any, Any, float]]:
+        """Feed (item, token ids, sampling) as the engine has room; yield (item, output, seconds since admission)."""
+        llm, source = self._llm, iter(requests)
+        look_ahead = 2 * (self.options.max_num_seqs or llm.vllm_config.scheduler_config.max_num_seqs)
+        running: dict[str, tuple[Any, float]] = {}
+        self._count = getattr(self, "_count", 0)
+        more = True
+        try:
+            while more or running:
+                while more and len(running) < look_ahead:
+                    request = next(source, None)
+                    if request is None:
+                        more = False
+                        break
+                    item, ids, params = request
+                    name = str(self._count)
+                    self._count += 1
+                    running[name] = (item, time.monotonic())
+                    llm.add_request(name, {"prompt_token_ids": list(ids)}, params)
+                for output in self._step() if running else ():
+                    if output.finished:
+                        item, since = running.pop(output.request_id)
+                        yield item, output, time.monotonic() - since
+        finally:
+            if running and self._llm is not None:
+                llm.abort_request(list(running))
+
+    def _step(self) -> list[Any]:
+        try:
+            return self._llm.step()
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise EngineError(f"the engine died: {reason}") from error
+
+
+@dataclass
+class _Node:
+    """A prefix of one or more options: the token ids so far, and the next tokens that options go on with."""
+
+    key: Hashable
+    ids: tuple[int, ...]
+    children: set[int] = field(default_factory=set)
+    logprobs: dict[int, float] = field(default_factory=dict)
+    greedy: int = -1
+
+
+class _Tree:
+    """The options of one question as a tree of prefixes."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.nodes: list[_Node] = []
+        self.paths: list[list[_Node]] = []
+        where: dict[tuple[tuple[int, ...], int], _Node] = {}  # (prefix, next token) -> the node that asks for it
+        latest: dict[tuple[int, ...], _Node] = {}
+        for ctx, continuation in question.options:
+            path = []
+            for depth, token in enumerate(continuation):
+                ids = ctx + continuation[:depth]
+                if (ids, token) not in where:
+                    if ids not in latest or len(latest[ids].children) == _MOST:
+                        latest[ids] = _Node(question.key, ids)
+                        self.nodes.append(latest[ids])
+                    latest[ids].children.add(token)
+                    where[ids, token] = latest[ids]
+                path.append(where[ids, token])
+            self.paths.append(path)
+        self.waiting = len(self.nodes)
+        self.seconds = 0.0
+
+    def take(self, node: _Node, output: Any, seconds: float) -> None:
+        """Record one node's log-probabilities. Raises EngineError when one that was asked for did not come."""
+        answer = output.outputs[0]
+        row = answer.logprobs[0]
+        node.greedy = answer.token_ids[0]
+        node.logprobs = {token: row[token].logprob for token in node.children if token in row}
+        if len(node.logprobs) < len(node.children) or any(not -1e9 < v <= 1e-3 for v in node.logprobs.values()):
+            raise EngineError(f"{node.key}: the engine returned no usable log-probability for every option")
+        self.waiting -= 1
+        self.seconds = max(self.seconds, seconds)
+
+    def choice(self) -> Choice:
+        """Sum each option's path."""
+        sums, greedy = [], []
+        for path, (_, continuation) in zip(self.paths, self.question.options, strict=True):
+            sums.append(sum(node.logprobs[token] for node, token in zip(path, continuation, strict=True)))
+            greedy.append(all(node.greedy == token for node, token in zip(path, continuation, strict=True)))
+        return Choice(self.question.key, tuple(sums), tuple(greedy), self.seconds)
+
+
+def _padded(ids: list[int]) -> list[int]:
+    """`ids` repeated to a common width.
+
+    vLLM pads the shorter lists of a batch with token 0 at -inf, which would hide the real token 0 of such a list: with
+    equal widths there is nothing to pad. Lists beyond the width are rounded up; `take` refuses an -inf all the same.
+    """
+    width = _WIDTH
+    while width < len(ids):
+        width *= 2
+    return (ids * (width // len(ids) + 1))[:width]
