@@ -1,0 +1,217 @@
+"""gatedeval's command line: parse, call, print. stdout is data, stderr is progress and logs.
+
+Exit codes: 0 done, 1 incomplete (some cells failed; the table says which), 2 bad input, 130 interrupted. Nothing heavy
+is imported before a command needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness import __version__
+from harness.types import GatedevalError, Model
+
+PATH = click.Path(path_type=Path)
+FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
+STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
+
+LAZY = {"ruler": "tasks.ruler.commands:ruler", "data": "tasks.ruler.commands:data"}
+"""Command groups that live beside what they command; imported when they are called."""
+
+
+class Commands(click.Group):
+    """Loads the lazy groups, and turns a GatedevalError into one message and exit code 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *LAZY])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in LAZY:
+            return super().get_command(ctx, name)
+        module, _, attribute = LAZY[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(n, c.get_short_help_str(90)) for n, c in sorted(self.commands.items())]
+        rows += [("ruler", "Generate RULER samples, or score predictions."), ("data", "What benchmark data is there.")]
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except GatedevalError as error:
+            print(f"gatedeval: {error}", file=sys.stderr)
+            ctx.exit(2)
+        except BrokenPipeError:  # `gatedeval table RUN | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            ctx.exit(0)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="gatedeval")
+def cli() -> None:
+    """Does the model still work at 128K, and is the gated one really better?
+
+    One YAML file names models (baseline and gated attention), context settings (RoPE base, YaRN) and benchmarks (RULER
+    4K-128K, MMLU, GSM8k, any lm-eval task); one command turns it into a comparison in the style of the Gated Attention
+    paper's Table 5.
+
+    \b
+      gatedeval plan configs/table5.yaml       what would be run, and what cannot be
+      gatedeval run configs/table5.yaml        run it, or go on with it; prints the table
+      gatedeval table results/table5 -f latex  the table again, in another format
+      gatedeval check PATH                     what a checkpoint is: gate, layout, rope, tokenizer
+    """
+
+
+def config_options(command: Any) -> Any:
+    """The options that `run` and `plan` share."""
+    for option in (
+        click.option("--set", "-s", "overrides", metavar="KEY=VALUE", multiple=True,
+                     help="Override a config value, e.g. -s benchmarks.0.samples=20 -s engine.enforce_eager=true."),
+        click.option("--data", type=PATH, help="Folder with benchmark data (default: GATEDEVAL_DATA, else the hub)."),
+        click.argument("config", type=PATH),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _load(config: Path, overrides: tuple[str, ...], data: Path | None, extra: dict[str, Any] | None = None) -> Any:
+    from harness.config import load
+
+    values = [*overrides, *(f"{k}={v}" for k, v in {"data": data, **(extra or {})}.items() if v is not None)]
+    return load(config, values)
+
+
+@cli.command()
+@config_options
+@click.option("--output", "-o", type=PATH, help="Run directory (default: RESULTS/NAME from the config).")
+@click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True, help="Format of the final table.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+def run(config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool) -> None:
+    """Run CONFIG and print the table. The same command goes on where an earlier one stopped."""
+    with _stdout_is_data() as out:
+        from harness.export import export_run
+        from harness.plan import build
+        from harness.progress import Progress
+        from harness.runner import run as run_plan
+
+        loaded = _load(config, overrides, data)
+        plan = build(loaded)
+        plan.check()
+        path = output or loaded.results / loaded.name
+        try:
+            state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+        except KeyboardInterrupt:
+            again = " ".join(["gatedeval", *sys.argv[1:]])
+            print(f"\ninterrupted; what is finished is kept in {path}. Go on with: {again}", file=sys.stderr)
+            sys.exit(130)
+        print(export_run(path, style="table5", fmt=fmt, allow_partial=True), file=out)
+        note = f"{tally.asked} samples answered, {tally.reused} found finished"
+        note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
+        print(f"{path}: {state}; {note}", file=sys.stderr)
+        if state != "complete":
+            sys.exit(1)
+
+
+@cli.command()
+@config_options
+def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
+    """Show CONFIG's cells, samples, prompt tokens and refusals, without loading a model."""
+    from harness.plan import build
+    from harness.planview import render
+
+    built = build(_load(config, overrides, data))
+    print(render(built))
+    built.check()
+
+
+@cli.command()
+@click.argument("run", type=PATH)
+@click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
+@click.option("--style", "-s", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
+@click.option("--reference", type=click.Choice(["paper"]), help="Set the paper's own rows beside ours.")
+@click.option("--baseline", help="Label of the baseline model (style delta).")
+@click.option("--candidate", help="Label of the model compared with it (style delta).")
+@click.option("--partial", is_flag=True, help="Average over the tasks that are there, where some are missing.")
+def table(run: Path, fmt: str, style: str, reference: str | None, baseline: str | None, candidate: str | None,
+          partial: bool) -> None:  # fmt: skip
+    """Print the table of the run directory RUN."""
+    from harness.export import export_run
+
+    print(
+        export_run(
+            run, style=style, fmt=fmt, reference=reference, baseline=baseline, candidate=candidate, allow_partial=partial
+        )
+    )
+
+
+@cli.command()
+@click.argument("model")
+@click.option("--subfolder", help="Folder within the directory or hub repository.")
+@click.option("--revision", help="Revision of the hub repository.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(model: str, subfolder: str | None, revision: str | None, as_json: bool) -> None:
+    """Say what the checkpoint MODEL (a directory or hub id) is, or what is wrong with it."""
+    from harness.planview import describe
+
+    print(describe(Model(label=model, path=model, subfolder=subfolder, revision=revision), as_json=as_json))
+
+
+@cli.command()
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
+@click.option("--gate", type=click.Choice(["none", "headwise", "elementwise"]), required=True)
+def twin(source: Path, target: Path, gate: Any) -> None:
+    """Write TARGET, a gated twin of SOURCE that computes exactly the same function.
+
+    Gate weights are zero, so that every gate is 0.5, and the output projection is doubled. Evaluating both shows what
+    the harness itself adds to a comparison: it must be nothing.
+    """
+    from harness.twin import make_twin
+
+    make_twin(source, target, gate)
+    print(target)
+
+
+@cli.command("make-tiny")
+@click.argument("root", type=PATH)
+def make_tiny(root: Path) -> None:
+    """Write ROOT/{baseline,headwise,elementwise}: tiny models with random weights, for smoke tests."""
+    from harness.twin import make_tiny as make
+
+    for path in make(root):
+        print(path)
+
+
+@contextlib.contextmanager
+def _stdout_is_data() -> Iterator[Any]:
+    """Send whatever else writes to file descriptor 1 (engine workers included) to stderr; yields the real stdout."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(kept, "w", encoding="utf-8", closefd=False) as out:
+            yield out
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def main() -> None:
+    """Entry point of the `gatedeval` command."""
+    cli(prog_name="gatedeval")
+
+
+if __name__ == "__main__":
+    main()
