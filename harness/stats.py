@@ -303,7 +303,7 @@ def minimum_detectable_difference(differences: Sequence[Array], *, level: float 
     variance = 0.0
     for d in differences:
         spread = float(d.var(ddof=1)) if d.size > 1 else 0.0
-        variance += max(spread, bound) / d.size / len(differences) ** 2
+        variance += (spread or bound) / d.size / len(differences) ** 2
     return min(1.0, (z + float(special.ndtri(power))) * math.sqrt(variance))
 
 

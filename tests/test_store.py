@@ -188,6 +188,7 @@ def test_expected_hashes_keep_stale_answers_out_of_every_number(tmp_path: Path) 
             store.append(CELL, sample(i, {"score": 0.0}, hash="old"))
         assert store.done(CELL) == old
     with opened(tmp_path / "r") as store:  # other weights behind the same path; killed after one sample
+        assert store.done(CELL) == old
         store.expect(CELL, new)
         assert store.done(CELL) == {}
         store.append(CELL, sample(1, {"score": 1.0}, hash="new"))
@@ -195,6 +196,8 @@ def test_expected_hashes_keep_stale_answers_out_of_every_number(tmp_path: Path) 
     assert half.scores(CELL).scores.tolist() == [1.0], "no mean over two different models"
     assert [s.id for s in half.samples(CELL)] == ["1"]
     with opened(tmp_path / "r") as store:  # the old weights again: nothing is done twice
+        assert store.done(CELL) == {**old, "1": "new-1"}, "before this session says what it expects: the last lines"
+        assert store.known(CELL) == {"0": {"old-0"}, "1": {"old-1", "new-1"}, "2": {"old-2"}}
         store.expect(CELL, old)
         assert store.done(CELL) == old
         assert store.scores(CELL).scores.tolist() == [0.0, 0.0, 0.0]

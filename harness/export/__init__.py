@@ -10,7 +10,7 @@ from typing import Literal
 from harness.export import text
 from harness.export.latex import latex
 from harness.store import Store
-from harness.tables import Table, samples_frame, table5, tasks_table
+from harness.tables import Table, delta_table, samples_frame, table5, tasks_table
 from harness.tables.reference import load_reference
 from harness.types import GatedevalError
 
@@ -70,8 +70,10 @@ def export_run(
             baseline=baseline,
             reference=None if reference is None else load_reference(reference),
         )
-    else:
+    elif style == "tasks":
         table = tasks_table(store)
+    else:
+        table = delta_table(store, baseline, candidate)
     if fmt == "csv":
         for line in table.missing:
             print(line, file=sys.stderr)

@@ -21,7 +21,7 @@ from typing import Any
 
 from harness import __version__
 from harness.store.derived import write_derived
-from harness.store.files import Appender, RunLock, explain, finite, to_line, write_atomic
+from harness.store.files import Appender, RunLock, each_record, explain, finite, to_line, write_atomic
 from harness.store.scores import CellScores, read_scores, select, within_plan
 from harness.types import Cell, GatedevalError, Sample
 
@@ -48,6 +48,7 @@ class Store:
         self._lock = lock
         self._appenders: dict[Cell, Appender] = {}
         self._expected: dict[Cell, dict[str, str] | None] = {}
+        self._said: set[Cell] = set()  # cells whose expectation was said in this session
         self._scores: dict[Cell, CellScores] = {}
 
     # ------------------------------------------------------------------ opening
@@ -143,12 +144,31 @@ class Store:
         if self._expectation(cell) != dict(hashes):
             write_atomic(self._expected_path(cell), json.dumps(dict(hashes), separators=(",", ":")))
         self._expected[cell] = dict(hashes)
+        self._said.add(cell)
         self._scores.pop(cell, None)
 
     def done(self, cell: Cell) -> dict[str, str]:
-        """id -> content hash of every finished sample. A torn line is not finished."""
-        records, _ = select(self.samples_path(cell), self._expectation(cell))
+        """id -> content hash of every finished sample, the last line of an id. A torn line is not finished.
+
+        While writing, what an earlier session expected is no filter: a session killed before it could say what it
+        expects has written lines too, and they are to be found.
+        """
+        expected = self._expectation(cell) if self._lock is None or cell in self._said else None
+        records, _ = select(self.samples_path(cell), expected)
         return {id: record["hash"] for id, record in records.items()}
+
+    def known(self, cell: Cell) -> dict[str, set[str]]:
+        """id -> every content hash that any line of the cell has: what need not be asked again, also when a setting
+        goes back to an earlier one.
+        """
+        hashes: dict[str, set[str]] = {}
+
+        def use(record: dict[str, Any]) -> None:
+            if isinstance(record.get("id"), str) and isinstance(record.get("hash"), str):
+                hashes.setdefault(record["id"], set()).add(record["hash"])
+
+        each_record(self.samples_path(cell), use)
+        return hashes
 
     def append(self, cell: Cell, sample: Sample) -> None:
         """Write one finished sample: one line, handed to the system at once.
