@@ -134,14 +134,18 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def lay_over(source: Source, options: Mapping[str, Any] | Iterable[str]) -> None:
-    """Put command-line values over the file's: a mapping, or `key=value` texts, values read as YAML.
+Options = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
+
+
+def lay_over(source: Source, options: Options) -> None:
+    """Put command-line values over the file's: a mapping, (key, value) pairs, or `key=value` texts read as YAML.
 
     Keys are dotted paths. List entries are named by index, by label, or by benchmark: `seed=1`,
     `engine.max_num_seqs=4`, `contexts.YaRN.max_length=65536`, `benchmarks.ruler.samples=5`; `*` means every entry.
     """
-    pairs = list(plain(options).items()) if isinstance(options, Mapping) else [_split(o, source) for o in options]
-    for key, value in pairs:
+    items = options.items() if isinstance(options, Mapping) else options
+    for item in items:
+        key, value = _split(item, source) if isinstance(item, str) else (item[0], plain(item[1]))
         if key:
             _set(source, source.data, (), key.split("."), value, f"option {key}")
 

@@ -154,6 +154,7 @@ def test_the_command_line_wins(yaml: Loader) -> None:
     assert c.benchmarks[0].lengths == (1024,)
     assert c.benchmarks[1].tasks == ("anatomy", "astronomy")
     assert [m.dtype for m in c.models] == ["auto", "float32"]
+    assert yaml(ISSUE, ["seed=1", ("results", Path("a: b"))]).results == Path("a: b")
     assert yaml(ISSUE, {"seed": 1, "results": Path("elsewhere")}).results == Path("elsewhere")
 
 
@@ -213,6 +214,8 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         ["c.yaml:7:", "'a'", "c.yaml:5"],
     ),
     "duplicate key": (HEAD + "seed: 1\nseed: 2\n" + TAIL, ["c.yaml:5:", "'seed'", "twice", "line 4"]),
+    "engine": (HEAD + "engine: fast\n" + TAIL, ["c.yaml:4:", "engine", "mapping"]),
+    "engine key": (HEAD + "engine: {tensor_paralel_size: 2}\n" + TAIL, ["c.yaml:4:", "'tensor_parallel_size'"]),
     "empty models": ("name: n\nmodels: []\n" + TAIL, ["c.yaml:2:", "models", "empty"]),
     "empty lengths": (HEAD + "benchmarks:\n  - {ruler: all, lengths: []}\n", ["c.yaml:5:", "lengths", "empty"]),
     "empty tasks": (HEAD + "benchmarks:\n  - {ruler: [], lengths: [4096]}\n", ["c.yaml:5:", "RULER task"]),
