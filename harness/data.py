@@ -122,8 +122,8 @@ _SUBJECTS = """
     high_school_physics high_school_psychology high_school_statistics high_school_us_history high_school_world_history
     human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning management marketing
     medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory
-    professional_accounting professional_law professional_medicine professional_psychology public_relations security_studies sociology
-    us_foreign_policy virology world_religions
+    professional_accounting professional_law professional_medicine professional_psychology public_relations
+    security_studies sociology us_foreign_policy virology world_religions
 """
 MMLU_SUBJECTS: tuple[str, ...] = tuple(_SUBJECTS.split())
 

@@ -1,0 +1,128 @@
+"""Common words: a numbered list in which ten words stand more often than the others; which ten?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from tasks.ruler.counting import Counter, single_digits
+from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
+from tasks.ruler.protocol import FAMILIES
+from tasks.ruler.words import all_words
+
+_STRINGS = FAMILIES["cwe"]
+FIRST = 4096
+"""Words of the first text of the size search."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One list: its distinct words (the common ones first), how often each kind stands, and the order."""
+
+    words: list[str]
+    common: int
+    often: int
+    seldom: int
+    order: Sequence[int]
+
+    def entries(self) -> list[str]:
+        """The words as listed."""
+        pool = self.words[: self.common] * self.often + self.words[self.common :] * self.seldom
+        return [pool[i] for i in self.order]
+
+    def entry(self, at: int) -> str:
+        """The word at one place of the list."""
+        i, many = self.order[at], self.common * self.often
+        rest = max(len(self.words) - self.common, 1)
+        return self.words[i % self.common] if i < many else self.words[self.common + (i - many) % rest]
+
+
+@dataclass(frozen=True)
+class WordsDraft:
+    """The draws of one text: the worked example's list and the real one."""
+
+    example: Listed
+    real: Listed
+
+
+class CommonWords:
+    """The task at one length. Unit: distinct words."""
+
+    step = 10
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        length: int,
+        limit: int,
+        counter: Counter,
+        draws: Draws,
+        more_words: Callable[[], list[str]],
+    ) -> None:
+        self.limit, self.counter, self.draws, self._more = limit, counter, draws, more_words
+        self.num_common = settings["num_cw"]
+        if length < 4096:
+            self._example, self._real = (20, 3, 1), (6, 1)
+        else:
+            self._example, self._real = (40, 10, 3), (settings["freq_cw"], settings["freq_ucw"])
+        self._head, self._question = _STRINGS["template"].split("{context}")
+        self._prefix = _STRINGS["answer_prefix"]
+        self._words = draws.shuffled(all_words()) if draws.fixed else list(all_words())
+        self._numbers: list[int] = []
+
+    def _list(self, size: int, often: int, seldom: int) -> Listed:
+        pool = self._words if size <= len(self._words) else self._more()
+        if size > len(pool):
+            raise Rejected(f"{size} words wanted, {len(pool)} known", "always")
+        words = self.draws.rng.sample(pool, size)
+        common = min(self.num_common, size)
+        order = self.draws.order(common * often + (size - common) * seldom)
+        return Listed(words, common, often, seldom, order)
+
+    def draw(self, size: int, row: int) -> WordsDraft:
+        """The words of the example, then those of the list."""
+        return WordsDraft(self._list(*self._example), self._list(size, *self._real))
+
+    def _between(self, draft: WordsDraft) -> str:
+        """What stands between the two lists: the example's question, its solution, the instruction again."""
+        solved = " ".join([f"{i}. {w}" for i, w in enumerate(draft.example.words[: draft.example.common], 1)])
+        return f"{self._question}{self._prefix} {solved}\n{self._head}"
+
+    def render(self, draft: WordsDraft) -> Text:
+        """The prompt and the common words in drawing order. No place holds the answer: the whole list does."""
+        lists = [" ".join([f"{i}. {w}" for i, w in enumerate(x.entries(), 1)]) for x in (draft.example, draft.real)]
+        prompt = self._head + lists[0] + self._between(draft) + lists[1] + self._question + self._prefix
+        return Text(*split_prompt(prompt, self._prefix), draft.real.words[: draft.real.common])
+
+    def tokens(self, draft: WordsDraft) -> int:
+        """Tokens of the prompt: each distinct word and each number once."""
+        if not self.counter.piecewise:
+            return whole_tokens(self.counter, self.render(draft))
+        ends, bulk = [], 0
+        for listed in (draft.example, draft.real):
+            last = len(listed.order)
+            first, final = listed.entry(0), listed.entry(last - 1)
+            ends.append(f"1. {first} {last}. {final}")
+            words = [f" {w}" for w in listed.words]
+            bulk += self.counter.inner(words[: listed.common]) * listed.often
+            bulk += self.counter.inner(words[listed.common :]) * listed.seldom
+            bulk += self._number_tokens(last - 1) - self.counter.inner([f" {first}", f" {final}"])
+        return bulk + self.counter.text(
+            self._head + ends[0] + self._between(draft) + ends[1] + self._question + self._prefix
+        )
+
+    def _number_tokens(self, upto: int) -> int:
+        """Tokens of " 2." to " upto."."""
+        if len(self._numbers) <= upto:
+            known = len(self._numbers)
+            numbers = [f" {i}." for i in range(max(known, 2), max(upto, 2 * known) + 1)]
+            if single_digits(self.counter.tokenizer):
+                base = self.counter.inner([" 1."]) - 3
+                counts = [base + len(n) for n in numbers]
+            else:
+                counts = self.counter.measure(numbers, "space", "space")
+            before = self._numbers or [0, 0]
+            self._numbers = before + list(accumulate(counts, initial=before[-1]))[1:]
+        return self._numbers[upto]

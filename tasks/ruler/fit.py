@@ -1,0 +1,76 @@
+"""Fitting a prompt to a token budget, as upstream does: search a size with random texts, step down where too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from harness.types import GatedevalError
+from tasks.ruler.family import Rejected
+
+D = TypeVar("D")
+
+PATIENCE = 400
+"""Attempts at the smallest size before it is called impossible; upstream tries for ever."""
+
+
+class TooShort(GatedevalError):
+    """The length is too small for the smallest text. `minimum` is the length that would have been enough, or None."""
+
+    def __init__(self, message: str, minimum: int | None) -> None:
+        super().__init__(message)
+        self.minimum = minimum
+
+
+def find_size(
+    draw: Callable[[int], D],
+    tokens: Callable[[D], int],
+    *,
+    length: int,
+    limit: int,
+    start: int,
+    first: int | None = None,
+    extra: int = 0,
+    tight: bool = False,
+) -> int:
+    """The largest size at which a random text was seen to fit, by binary search; `start` if none did.
+
+    `first` is the size of the first text, from which the tokens per unit are taken (default: `start`). `limit`: tokens
+    a text plus `extra` may take. `tight`: the upper bound is twice instead of three times the estimate (cwe's rule).
+    """
+    first = start if first is None else first
+    per_unit = tokens(draw(first)) / first
+    estimate = int(length // per_unit) * 2 if tight else int(length / per_unit * 3)
+    low, high, best = start, max(estimate, start * 2), start
+    while low <= high:
+        size = (low + high) // 2
+        if tokens(draw(size)) + extra <= limit:
+            best, low = size, size + 1
+        else:
+            high = size - 1
+    return best
+
+
+def accepted(
+    draw: Callable[[int, int], D], tokens: Callable[[D], int], *, limit: int, size: int, step: int, row: int
+) -> tuple[D, int]:
+    """The first draft of a row that fits, and its tokens. Raises TooShort where even the smallest never does."""
+    seen: list[int] = []
+    why = ""
+    for _ in range(PATIENCE + size // step):
+        try:
+            draft = draw(size, row)
+            used = tokens(draft)
+            if used <= limit:
+                return draft, used
+            if size <= step:
+                seen.append(used)
+        except Rejected as error:
+            why = str(error)
+            if size <= step and not seen and error.args[1:] == ("always",):
+                break
+        if size > step:
+            size -= step
+    if seen:
+        raise TooShort(f"its smallest text takes {min(seen)} tokens, {limit} are left for it", min(seen))
+    raise TooShort(f"no text can be made at size {size} ({why})", None)

@@ -1,0 +1,95 @@
+"""Frequent words: coded words whose counts follow a zeta distribution; which three are the most frequent?"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.ruler.counting import Counter
+from tasks.ruler.family import Draws, Text, split_prompt, whole_tokens
+from tasks.ruler.fit import TooShort
+from tasks.ruler.protocol import FAMILIES
+
+_STRINGS = FAMILIES["fwe"]
+_ZETA_2 = math.pi**2 / 6
+
+
+@dataclass(frozen=True)
+class CodedDraft:
+    """The draws of one text: the vocabulary by rank (rank 1 is the noise) and the total that scales the counts."""
+
+    words: list[str]
+    total: int
+
+
+class FrequentWords:
+    """The task at one length. Unit: coded words in all, before rounding down. It searches in steps of its own."""
+
+    def __init__(self, settings: Mapping[str, Any], limit: int, counter: Counter, draws: Draws) -> None:
+        if settings["alpha"] != 2.0:
+            raise ValueError("only alpha 2 is part of the protocol")
+        self.limit, self.counter, self.draws = limit, counter, draws
+        self.letters = settings["coded_wordlen"]
+        self.start, self.step = limit // self.letters, limit // 32
+        self.vocabulary = limit // 50
+        self._head, question = _STRINGS["template"].split("{context}")
+        self._prefix = _STRINGS["answer_prefix"]
+        self._tail = question + self._prefix
+        self._shares = [k**-2.0 for k in range(1, self.vocabulary + 1)]
+
+    def draw(self, size: int, row: int) -> CodedDraft:
+        """A vocabulary: distinct words, sorted, shuffled; the most frequent one is noise."""
+        choices, size_wanted = self.draws.rng.choices, self.vocabulary
+        if size_wanted < 4:
+            raise TooShort(f"{self.limit} tokens make a vocabulary of {size_wanted} words, it needs 4", 200)
+        letters = string.ascii_lowercase
+        words = ["".join(choices(letters, k=self.letters)) for _ in range(size_wanted)]
+        distinct = set(words)
+        while len(distinct) < size_wanted:
+            distinct.add("".join(choices(letters, k=self.letters)))
+        ranked = self.draws.shuffled(sorted(distinct))
+        ranked[0] = _STRINGS["noise_word"]
+        return CodedDraft(ranked, size)
+
+    def with_total(self, draft: CodedDraft, total: int) -> CodedDraft:
+        """The same vocabulary at another size."""
+        return CodedDraft(draft.words, total)
+
+    def counts(self, total: int) -> list[int]:
+        """How often each rank stands in the text; trailing ranks that do not occur are left out."""
+        found = []
+        for share in self._shares:
+            count = int(total * share / _ZETA_2)
+            if count < 1:
+                break
+            found.append(count)
+        return found
+
+    def _sequence(self, draft: CodedDraft) -> list[str]:
+        pool = [w for w, n in zip(draft.words, self.counts(draft.total), strict=False) for _ in range(n)]
+        return self.draws.shuffled(pool)
+
+    def render(self, draft: CodedDraft) -> Text:
+        """The prompt and the words of rank 2 to 4. No place holds the answer: the whole text does."""
+        prompt = self._head + " ".join(self._sequence(draft)) + self._tail
+        return Text(*split_prompt(prompt, self._prefix), draft.words[1:4])
+
+    def tokens(self, draft: CodedDraft) -> int:
+        """Tokens of the prompt: each coded word once, and the last one where the text ends."""
+        if not self.counter.piecewise:
+            return whole_tokens(self.counter, self.render(draft))
+        counts = self.counts(draft.total)
+        if not counts:
+            return self.counter.text(self._head + self._tail)
+        last_place = self.draws.order(sum(counts))[-1]
+        rank = 0
+        while last_place >= counts[rank]:
+            last_place -= counts[rank]
+            rank += 1
+        words = [f" {w}" for w in draft.words[: len(counts)]]
+        known = self.counter.learn(words)
+        bulk = sum([known[w] * n for w, n in zip(words, counts, strict=True)]) - known[words[rank]]
+        return bulk + self.counter.text(self._head.rstrip(" ") + words[rank] + self._tail)

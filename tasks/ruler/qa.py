@@ -1,0 +1,180 @@
+"""Question answering: the documents of a SQuAD or HotpotQA question among others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from harness.data import DataFolder, read_json
+from harness.types import GatedevalError
+from tasks.ruler.counting import Counter
+from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
+from tasks.ruler.protocol import FAMILIES
+
+_STRINGS = FAMILIES["qa"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its gold answers, its own documents, the others of its article; `gold`: those that answer it."""
+
+    query: str
+    outputs: list[str]
+    own: list[int]
+    more: Sequence[int] = ()
+    gold: tuple[int, ...] = ()
+
+
+@dataclass(eq=False)
+class Documents:
+    """A data set as RULER reads it: distinct documents in sorted order, answerable questions in file order."""
+
+    name: str
+    docs: list[str]
+    questions: list[Question]
+    _counts: WeakKeyDictionary[Counter, dict[int, int]] = field(default_factory=WeakKeyDictionary)
+
+    @lru_cache(maxsize=64)  # noqa: B019  (there are two data sets, kept for the process's life)
+    def others(self, left_out: frozenset[int]) -> list[int]:
+        """All documents but these, in sorted order."""
+        return [i for i in range(len(self.docs)) if i not in left_out]
+
+    def tokens(self, counter: Counter, chosen: list[int]) -> int:
+        """Tokens of "Document i:", newline, document, blank line for the chosen documents in this order."""
+        known = self._counts.setdefault(counter, {})
+        plain = [i for i in dict.fromkeys(chosen) if i not in known and _starts_plainly(self.docs[i])]
+        known.update(zip(plain, counter.measure([f"{self.docs[i]}\n\n" for i in plain], "line", "line"), strict=True))
+        total = counter.inner(["Document"] * len(chosen))
+        total += counter.inner([f" {n}:\n" for n in range(1, len(chosen) + 1)])
+        for n, i in enumerate(chosen, 1):
+            if i in known:
+                total += known[i]
+            else:  # white space or an unusual letter after the heading may melt into its newline: count them together
+                block = counter.measure([f"Document {n}:\n{self.docs[i]}\n\n"], "line", "line")[0]
+                total += block - counter.inner(["Document", f" {n}:\n"])
+        return total
+
+
+def _starts_plainly(document: str) -> bool:
+    return document[:1].isascii() and document[:1].isalnum()
+
+
+@dataclass(frozen=True)
+class DocumentsDraft:
+    """The draws of one text: the question's row and the documents in the order in which they stand."""
+
+    row: int
+    chosen: list[int]
+
+
+class QuestionAnswering:
+    """The task at one length. Unit: documents."""
+
+    step = 10
+
+    def __init__(self, data: Documents, limit: int, counter: Counter, draws: Draws) -> None:
+        self.data, self.limit, self.counter, self.draws = data, limit, counter, draws
+        self._head, self._tail = _STRINGS["template"].split("{context}")
+        self._prefix = _STRINGS["answer_prefix"]
+
+    def draw(self, size: int, row: int) -> DocumentsDraft:
+        """The question's own documents, of the same article, of others, as many as wanted; then shuffled."""
+        question, docs, rng = self.data.questions[row], self.data.docs, self.draws.rng
+        wanted = size - len(question.own)
+        if size >= len(docs):
+            chosen = [i % len(docs) for i in range(size)]
+        elif wanted > len(question.more):
+            others = self.data.others(frozenset([*question.own, *question.more]))
+            chosen = [*question.own, *question.more, *rng.sample(others, wanted - len(question.more))]
+        elif wanted < 0:
+            raise Rejected(f"{size} documents wanted, the question of row {row} has {len(question.own)}", "always")
+        else:
+            chosen = [*question.own, *rng.sample(list(question.more), wanted)]
+        return DocumentsDraft(row, self.draws.shuffled(chosen))
+
+    def _closing(self, draft: DocumentsDraft) -> str:
+        return self._tail.replace("{query}", self.data.questions[draft.row].query) + self._prefix
+
+    def render(self, draft: DocumentsDraft) -> Text:
+        """The prompt; the evidence are the documents that hold the answer."""
+        question = self.data.questions[draft.row]
+        blocks = [
+            _STRINGS["document"].replace("{i}", str(n), 1).replace("{document}", self.data.docs[i], 1)
+            for n, i in enumerate(draft.chosen, 1)
+        ]
+        prompt = self._head + "\n\n".join(blocks) + self._closing(draft)
+        starts = [len(self._head) + n for n in accumulate([len(b) + 2 for b in blocks], initial=0)]
+        evidence = [(starts[n], starts[n] + len(blocks[n])) for n, i in enumerate(draft.chosen) if i in question.gold]
+        return Text(*split_prompt(prompt, self._prefix), list(question.outputs), evidence)
+
+    def tokens(self, draft: DocumentsDraft) -> int:
+        """Tokens of the prompt: each document once."""
+        if not self.counter.piecewise:
+            return whole_tokens(self.counter, self.render(draft))
+        rest = self._head + self._closing(draft).lstrip("\n")
+        return self.data.tokens(self.counter, draft.chosen) + self.counter.text(rest)
+
+
+def read_squad(value: Any, where: str) -> Documents:
+    """SQuAD v2's JSON: documents are its paragraphs; unanswerable questions are left out."""
+    articles = _articles(value, where)
+    docs = sorted({p["context"] for a in articles for p in a["paragraphs"]})
+    index = {text: i for i, text in enumerate(docs)}
+    questions = []
+    for article in articles:
+        here = [index[p["context"]] for p in article["paragraphs"]]
+        for paragraph in article["paragraphs"]:
+            own = index[paragraph["context"]]
+            more = [i for i in here if i != own]
+            for qa in paragraph["qas"]:
+                if not qa.get("is_impossible", False) and qa.get("answers"):
+                    outputs = [a["text"] for a in qa["answers"]]
+                    questions.append(Question(qa["question"], outputs, [own], more, (own,)))
+    if not questions:
+        raise GatedevalError(f"{where}: no answerable question in it; bring SQuAD's dev-v2.0.json")
+    return Documents("squad", docs, questions)
+
+
+def _articles(value: Any, where: str) -> list[Any]:
+    rows = value if isinstance(value, list) else [value]
+    try:
+        return [article for row in rows for article in row.get("data", [row]) if article["paragraphs"]]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise GatedevalError(f"{where}: expected SQuAD's layout, data[].paragraphs[] (no {error})") from error
+
+
+def read_hotpotqa(value: Any, where: str) -> Documents:
+    """HotpotQA's distractor rows: a document is its title, a newline and its sentences; all rows are questions."""
+    try:
+        texts = [[(title, f"{title}\n{''.join(sentences)}") for title, sentences in row["context"]] for row in value]
+        docs = sorted({text for row in texts for _, text in row})
+        index = {text: i for i, text in enumerate(docs)}
+        questions = []
+        for row, context in zip(value, texts, strict=True):
+            titles = {fact[0] for fact in row.get("supporting_facts", [])}
+            gold = tuple(index[text] for title, text in context if title in titles)
+            own = [index[text] for _, text in context]
+            questions.append(Question(row["question"], [row["answer"]], own, (), gold))
+    except (TypeError, KeyError, ValueError) as error:
+        raise GatedevalError(
+            f"{where}: expected HotpotQA's layout, rows of question, answer, context ({error})"
+        ) from error
+    if not questions:
+        raise GatedevalError(f"{where}: no question in it; bring HotpotQA's hotpot_dev_distractor_v1.json")
+    return Documents("hotpotqa", docs, questions)
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, path: Path, sha256: str) -> Documents:
+    return (read_squad if name == "squad" else read_hotpotqa)(read_json(path), str(path))
+
+
+def load_documents(name: str, data: DataFolder) -> Documents:
+    """The documents and questions of `squad` or `hotpotqa`; the same object for the same bytes."""
+    file = data.find(name)
+    return _load(name, file.path, file.sha256)

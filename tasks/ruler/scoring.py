@@ -1,0 +1,183 @@
+"""RULER's scores, and the scoring of prediction files of other harnesses."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.types import GatedevalError
+from tasks.ruler.protocol import SETTINGS, TASKS
+
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_ALIASES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "squad": "qa_1", "hotpotqa": "qa_2"}
+_COLUMNS = {
+    "task": ("task", "task_name", "subset"),
+    "references": ("references", "outputs", "answer", "answers", "targets", "output"),
+    "prediction": ("prediction", "predicted_answer", "pred", "response", "model_output"),
+}
+
+
+def clean(prediction: str) -> str:
+    """A prediction as upstream scores it: control characters become newlines, white space at both ends goes."""
+    return _CONTROL.sub("\n", prediction.strip()).strip()
+
+
+def score(task: str, references: Sequence[str], prediction: str) -> float:
+    """One sample's score, 0..1: the share of references that the prediction contains, letter case aside.
+
+    QA: 1 if it contains any of them. Raises GatedevalError for an unknown task or without references.
+    """
+    name = task_name(task)
+    if isinstance(references, str) or not references:
+        raise GatedevalError(f"RULER {task}: references must be a list of at least one string, not {references!r}")
+    said = clean(prediction).lower()
+    found = [str(reference).lower() in said for reference in references]
+    return float(any(found)) if SETTINGS[name]["family"] == "qa" else sum(found) / len(found)
+
+
+def task_name(task: str) -> str:
+    """RULER's name of a task that another harness may write differently (ruler_vt, gatedeval_ruler_qa_1, ...)."""
+    name = task.removeprefix("gatedeval_").removeprefix("ruler_")
+    name = _ALIASES.get(name, name)
+    if name not in TASKS:
+        raise GatedevalError(f"RULER has no task {task!r}; its tasks: {', '.join(TASKS)}")
+    return name
+
+
+def parse_references(value: Any, where: str) -> list[str]:
+    """References from a list, JSON, a printed Python list, or a printed NumPy array (no commas, may span lines).
+
+    Anything that cannot be read without guessing is refused: a list misread is a wrong score.
+    """
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(v, str | int) for v in value):
+            return [str(v) for v in value]
+        raise GatedevalError(f"{where}: references must be a list of strings, got {value!r:.120}")
+    text = str(value).strip()
+    try:
+        parsed = json.loads(text)
+    except json.JSONDecodeError:
+        parsed = None
+    if isinstance(parsed, list):
+        return parse_references(parsed, where)
+    if text.startswith(("[", "array(")):
+        return _parse_printed(text, where)
+    if not text or re.search(r"[,;|\n\t]", text):
+        raise GatedevalError(
+            f"{where}: cannot tell where one reference ends in {text!r:.120}; write them as a JSON list"
+        )
+    return [text]
+
+
+def _parse_printed(text: str, where: str) -> list[str]:
+    inside = re.fullmatch(r"(?:array\(\s*)?\[(.*)\](?:\s*,\s*dtype=[^)]*)?\)?", text, re.DOTALL)
+    literals, rest, end = [], [], 0
+    for match in _LITERAL.finditer(inside[1] if inside else ""):
+        rest.append(inside[1][end : match.start()] if inside else "")
+        end = match.end()
+        literals.append(ast.literal_eval(match[0].replace("\n", "\\n")))
+    # Between two strings there must be a comma or white space, and nothing else anywhere.
+    glued = any(not gap for gap in rest[1:])
+    if inside is None or not literals or glued or re.sub(r"[,\s]", "", "".join(rest) + inside[1][end:]):
+        raise GatedevalError(f"{where}: cannot read the references {text!r:.120}; write them as a JSON list of strings")
+    return literals
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row of a prediction file."""
+
+    task: str
+    references: list[str]
+    prediction: str
+
+
+def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction]:
+    """Rows of a prediction file: JSON lines or CSV, gzipped or not. Raises GatedevalError naming file and row.
+
+    `task` is for files without a task column; else the file's name is tried.
+    """
+    names = path.name.removesuffix(".gz")
+    rows = _csv_rows(path) if names.endswith(".csv") else _json_rows(path)
+    fallback = task or names.split(".")[0]
+    for number, row in rows:
+        where = f"{path}, line {number}"
+        picked = {key: next((row[c] for c in columns if c in row), None) for key, columns in _COLUMNS.items()}
+        name = picked["task"] if picked["task"] is not None else fallback
+        for key in ("references", "prediction"):
+            if picked[key] is None or picked[key] != picked[key]:  # absent, null or NaN
+                raise GatedevalError(f"{where}: no {key}; expected one of the columns {', '.join(_COLUMNS[key])}")
+        said = picked["prediction"]
+        if isinstance(said, list) and len(said) == 1:
+            said = said[0]
+        if not isinstance(said, str):
+            raise GatedevalError(f"{where}: the prediction is not a string: {said!r:.80}")
+        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), said)
+
+
+def _open(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise GatedevalError(f"{path}: cannot be read ({error})") from error
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    csv.field_size_limit(1 << 30)  # a column may hold a whole prompt
+    reader = csv.DictReader(io.StringIO(_open(path), newline=""))
+    for row in reader:
+        yield reader.line_num, row
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(_open(path).split("\n"), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise GatedevalError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            if not isinstance(row, dict):
+                raise GatedevalError(f"{path}, line {number}: expected an object")
+            yield number, row
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """The score of one task in a prediction file, 0..100."""
+
+    task: str
+    samples: int
+    score: float
+    empty: int  # predictions without any text
+
+
+def score_predictions(rows: Iterable[Prediction]) -> list[TaskScore]:
+    """Scores per task, in RULER's order; only tasks that occur."""
+    scores: dict[str, list[float]] = {}
+    empty: dict[str, int] = {}
+    for row in rows:
+        scores.setdefault(row.task, []).append(score(row.task, row.references, row.prediction))
+        empty[row.task] = empty.get(row.task, 0) + (not clean(row.prediction))
+    return [
+        TaskScore(t, len(scores[t]), 100 * math.fsum(scores[t]) / len(scores[t]), empty[t])
+        for t in TASKS
+        if t in scores
+    ]
+
+
+def average(scores: Sequence[TaskScore]) -> float | None:
+    """The mean of the 13 tasks with equal weight; None where a task is missing or said nothing at all."""
+    if {s.task for s in scores} != set(TASKS) or any(s.empty == s.samples for s in scores):
+        return None
+    return math.fsum(s.score for s in scores) / len(TASKS)
