@@ -23,7 +23,7 @@ from scipy import special
 Array = NDArray[np.float64]
 
 LEVEL = 0.95
-RESAMPLES = 10_000
+RESAMPLES = 4_000
 SEED = 20250510
 RULER_THRESHOLD = 85.6  # Llama-2-7B at 4K, the bar of RULER's "effective length" (Hsieh et al. 2024), on 0-100
 
@@ -247,24 +247,27 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * float(special.bdtr(min(gained, lost), n, 0.5))) if n else 1.0
 
 
-def permutation_test(differences: Sequence[Array], *, resamples: int = 20_000, seed: int = SEED) -> float:
+def permutation_test(differences: Sequence[Array], *, resamples: int = 50_000, seed: int = SEED) -> float:
     """Two-sided sign-flip permutation test of a paired mean difference, stratified with equal weight (Fisher 1935).
 
     Under the null either model could have given either answer, so every difference's sign is a fair coin. Monte Carlo,
-    p = (1 + #{|T*| >= |T|}) / (resamples + 1): never 0, and at least 1 / (resamples + 1). No sample differs: 1.
+    p = (1 + #{|T*| >= |T|}) / (resamples + 1): never 0, and at least 1 / (resamples + 1). A first tenth of the draws
+    settles what is nowhere near significant. No sample differs: 1.
     """
+    weighted = np.concatenate([d / (len(differences) * d.size) for d in differences])
+    sizes, counts = np.unique(np.abs(weighted[weighted != 0]).round(15), return_counts=True)
+    if not sizes.size:
+        return 1.0
+    bar = abs(float(weighted.sum())) - 1e-9 * float(sizes.max())
     rng = np.random.default_rng(seed)
-    totals = np.zeros(resamples)
-    observed = 0.0
-    for d in differences:
-        weight = 1 / (len(differences) * d.size)
-        observed += weight * float(d.sum())
-        sizes, counts = np.unique(np.round(np.abs(d[d != 0]), 12), return_counts=True)
-        if sizes.size:
-            heads = rng.binomial(counts, 0.5, size=(resamples, sizes.size))
-            totals += weight * ((2 * heads - counts) @ sizes)
-    as_far = int((np.abs(totals) >= abs(observed) - 1e-9).sum())
-    return (1 + as_far) / (resamples + 1)
+    as_far = drawn = 0
+    for draws in (resamples // 10, resamples - resamples // 10):
+        heads = rng.binomial(counts, 0.5, size=(draws, sizes.size))
+        as_far += int((np.abs((2 * heads - counts) @ sizes) >= bar).sum())
+        drawn += draws
+        if as_far > 0.1 * drawn:
+            break
+    return (1 + as_far) / (drawn + 1)
 
 
 def paired_p(differences: Sequence[Array], *, seed: int = SEED) -> tuple[float, str]:

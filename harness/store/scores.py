@@ -67,12 +67,11 @@ def within_plan(ids: Sequence[str], planned: int | None) -> list[str]:
     Plain numbers count from 0, so a run lowered from 500 to 100 samples keeps 0..99 even while 0..50 alone are done;
     ids of another kind are taken in their order.
     """
-    ordered = sorted(ids, key=natural)
+    numbers = all(i.isascii() and i.isdecimal() for i in ids)
+    ordered = sorted(ids, key=int) if numbers else sorted(ids, key=natural)
     if planned is None or len(ordered) <= planned:
         return ordered
-    if all(i.isascii() and i.isdecimal() for i in ordered):
-        return [i for i in ordered if int(i) < planned]
-    return ordered[:planned]
+    return [i for i in ordered if int(i) < planned] if numbers else ordered[:planned]
 
 
 def select(path: Path, expected: Mapping[str, str] | None) -> tuple[dict[str, dict[str, Any]], int]:

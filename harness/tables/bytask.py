@@ -44,7 +44,7 @@ def tasks_table(store: Store) -> Table:
         title=str(store.manifest.get("name", store.path.name)),
         columns=columns,
         rows=rows,
-        frame=frame,
+        make_frame=lambda: frame,
         breaks=breaks,
         missing=words.missing_lines(missing, partial),
     )

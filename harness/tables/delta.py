@@ -177,7 +177,7 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
         title=str(store.manifest.get("name", store.path.name)),
         columns=columns,
         rows=rows,
-        frame=frame_of(found),
+        make_frame=lambda: frame_of(found),
         breaks=breaks,
         missing=words.missing_lines(absent, []),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pandas as pd
 
@@ -58,17 +60,23 @@ class Table:
     """What `harness.export` renders.
 
     `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `caption`:
-    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row a cell.
+    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row a cell, computed when it
+    is asked for: its intervals take longer than the table.
     """
 
     style: str
     title: str
     columns: list[Column]
     rows: list[list[Entry]]
-    frame: pd.DataFrame
+    make_frame: Callable[[], pd.DataFrame]
     breaks: set[int] = field(default_factory=set)
     caption: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The tidy frame behind the table."""
+        return self.make_frame()
 
 
 def length_title(length: int) -> str:

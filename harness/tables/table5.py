@@ -79,7 +79,7 @@ def table5(
         columns=columns,
         rows=entries,
         breaks={i for i in range(1, len(rows)) if rows[i].context != rows[i - 1].context},
-        frame=cells_frame(store),
+        make_frame=lambda: cells_frame(store),
         missing=words.missing_lines(missing, partial),
     )
     groups = [measure.column.group.split(" (")[0] for measure in measures]
@@ -94,7 +94,7 @@ def table5(
     table.caption = [*words.scoring_lines(store), *reading, *words.setting_lines(store), *table.missing]
     if reference is not None:
         table = with_reference(table, reference, [m.length for m in measures])
-        table.frame = reference_frame(table.frame, reference)
+        table.make_frame = lambda: reference_frame(cells_frame(store), reference)
     return table
 
 
