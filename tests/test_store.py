@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import pytest
-from sample_runs import sample, write_run
 
 from harness.export import export_run
 from harness.store import Store
 from harness.types import Cell, GatedevalError
+from tests.sample_runs import sample, write_run
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = Cell("gated", "native", "ruler", "vt", 4096)
@@ -286,7 +286,7 @@ def test_a_full_disk_gives_one_clear_error_and_leaves_a_readable_run(tmp_path: P
     done = python(
         """
         import resource, sys; from pathlib import Path
-        from sample_runs import sample
+        from tests.sample_runs import sample
         from harness.store import Store; from harness.types import Cell, GatedevalError
         cell = Cell("gated", "native", "ruler", "vt", 4096)
         store = Store.open(Path(sys.argv[1]), {}, cells={cell: 1000})
@@ -376,7 +376,7 @@ def test_the_manifest_is_never_half_written(tmp_path: Path) -> None:
 
 WRITER = """
 import sys, time; from pathlib import Path
-import sample_runs as runs
+from tests import sample_runs as runs
 from harness.store import Store
 settings = runs.config(lengths=(4096,), tasks=("niah_single_1", "vt"))
 cells = runs.table5_cells(settings, 30)

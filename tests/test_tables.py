@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sample_runs import answer, config, sample, table5_cells, write_run
 
 from harness import stats
 from harness.names import MMLU_SUBJECTS, RULER_TASKS
@@ -19,6 +18,7 @@ from harness.tables.aggregates import question_mean, task_mean
 from harness.tables.layout import DASH, Column, length_title, mark_best
 from harness.tables.reference import load_reference
 from harness.types import Cell, GatedevalError
+from tests.sample_runs import answer, config, sample, table5_cells, write_run
 
 
 def skill(cell: Cell) -> float:
