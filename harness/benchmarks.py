@@ -6,7 +6,7 @@ The runner sees only `Job`s; what is RULER, MMLU, GSM8k or another lm-eval task 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from harness.config import Config
@@ -78,9 +78,9 @@ def task_names(benchmark: Benchmark) -> tuple[str, ...]:
 def needed_data(benchmark: Benchmark) -> list[str]:
     """Names of the data sets (see `harness.data`) that the benchmark reads."""
     if benchmark.kind == "ruler":
-        from tasks.ruler import needed_data as of_task
+        from tasks.ruler import NEEDS
 
-        return list(dict.fromkeys(name for task in benchmark.tasks for name in of_task(task)))
+        return list(dict.fromkeys(name for task in benchmark.tasks for name in NEEDS[task]))
     return {"mmlu": ["mmlu"], "gsm8k": ["gsm8k_train", "gsm8k_test"]}.get(benchmark.kind, [])
 
 
@@ -128,7 +128,7 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
             return {"score": ruler.score(cell.task, references, text)}
 
         ask = Ask(f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=ruler.ANSWER_TOKENS[cell.task])
-        yield Job(str(number), ask, references, score, {"ruler": sample.record()})
+        yield Job(str(number), ask, references, score, {"ruler": asdict(sample.validity)})
 
 
 def _lm_task(benchmark: Benchmark, task: str, data: DataFolder) -> LmEvalTask:

@@ -115,7 +115,7 @@ class Engine:
             "enable_prefix_caching": o.prefix_caching,
             "generation_config": "vllm",  # the repository's temperature or penalties must not reach the sampler
             "worker_extension_cls": WORKER,
-            "max_logprobs": 1024,
+            "use_tqdm_on_load": False,
             "seed": 0,
         }
         optional = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
@@ -133,6 +133,7 @@ class Engine:
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")  # of the libraries, once per worker process
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # vLLM's default leaves one core idle
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(self._cache_gib()))

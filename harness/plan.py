@@ -134,13 +134,16 @@ def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: 
     from tasks import ruler
 
     try:
-        ruler.check_possible(
+        samples = ruler.generate(
             cell.task,
             tokenizer=ruler.load_tokenizer(planned.tokenizer_dir),
             length=cell.length,
+            samples=benchmark.samples or 0,
+            seed=plan.config.seed,
             data=plan.data,
             **dict(benchmark.options),
         )
+        next(samples, None)  # the first sample settles the size that fits; a length too small for the task ends here
     except GatedevalError as error:
         plan.refusals.append(f"{error} (model {planned.model.label!r})")
 

@@ -26,7 +26,8 @@ class Progress:
         self.done = self.sent = self.samples = 0
         self.count = sum(plan.cells.values())
         self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}
-        self.started = self.spoken = time.monotonic()
+        self.worked = 0.0  # seconds spent answering: engine starts tell nothing about the rate
+        self.last = self.spoken = time.monotonic()
         self.bar: tqdm | None = None
 
     def __enter__(self) -> Progress:
@@ -49,11 +50,14 @@ class Progress:
 
     def enter(self, cell: Cell) -> None:
         """The stream has come to `cell`."""
+        self.last = time.monotonic()
         if self.bar is not None:
             self.bar.set_description(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}".rstrip())
 
     def advance(self, cell: Cell, prompt_tokens: int, answer_tokens: int, *, reused: bool = False) -> None:
         """One sample of `cell` is finished (or was found finished)."""
+        now = time.monotonic()
+        self.worked, self.last = self.worked + now - self.last, now
         planned = self.planned.get(cell, prompt_tokens)
         self.done += planned
         self.samples += 1
@@ -61,11 +65,10 @@ class Progress:
         if self.bar is not None:
             self.bar.update(planned)
             return
-        now = time.monotonic()
         if not self.quiet and now - self.spoken >= _EVERY:
             self.spoken = now
-            rate = self.sent / max(now - self.started, 1e-9)
-            left = (self.total - self.done) / max(self.done, 1) * (now - self.started)
+            rate = self.sent / max(self.worked, 1e-9)
+            left = (self.total - self.done) / max(self.done, 1) * self.worked
             print(
                 f"{self.samples}/{self.count} samples, {self.done / max(self.total, 1):.0%} of the tokens,"
                 f" {rate:,.0f} tokens/s, about {left / 60:.0f} min left",

@@ -59,20 +59,17 @@ class QKVGParallelLinear(QKVParallelLinear):
                 f" gate with {layout.num_heads}/{layout.num_kv_heads} heads of {layout.head_dim} needs"
                 f" {(rows, *param.shape[1:])}"
             )
-        if loaded_shard_id == "q":
-            self._copy(param, loaded_weight[torch.from_numpy(layout.query_rows)], 0, self.tp_rank)
-            self._copy(param, loaded_weight[torch.from_numpy(layout.gate_rows)], 3, self.tp_rank)
-        else:
-            part = {"k": 1, "v": 2}[loaded_shard_id]
-            self._copy(param, loaded_weight, part, self.tp_rank // self.num_kv_head_replicas)
+        values, gates = layout.shard(loaded_shard_id, self.tp_size, self.tp_rank)
+        part = {"q": 0, "k": 1, "v": 2}[loaded_shard_id]
+        self._slot(param, part).copy_(loaded_weight[torch.from_numpy(values)])
+        if loaded_shard_id == "q" and layout.gate_dim:
+            self._slot(param, 3).copy_(loaded_weight[torch.from_numpy(gates)])
 
     weight_loader_v2 = weight_loader  # vLLM picks one of the two by quantisation method; here they are the same
 
-    def _copy(self, param: nn.Parameter, rows: torch.Tensor, part: int, rank: int) -> None:
-        """Put rank `rank`'s share of `rows` at this rank's slot of part 0..3 (q, k, v, gate)."""
-        size = self.local_sizes[part]
-        slot = param.data.narrow(0, sum(self.local_sizes[:part]), size)
-        slot.copy_(rows.narrow(0, rank * size, size))
+    def _slot(self, param: nn.Parameter, part: int) -> torch.Tensor:
+        """Where part 0..3 (q, k, v, gate) lies in this rank's parameter."""
+        return param.data.narrow(0, sum(self.local_sizes[:part]), self.local_sizes[part])
 
 
 class GatedAttention(nn.Module):

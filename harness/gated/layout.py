@@ -75,6 +75,28 @@ class Layout:
         """Rows of q_proj that are gates, (H·gate_dim,), in head order."""
         return self._rows(self.num_heads // self.num_kv_heads * self.head_dim, self.gate_dim)
 
+    def shard(self, projection: str, tp_size: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows of the checkpoint's q, k or v projection that tensor-parallel rank `rank` of `tp_size` holds.
+
+        (value rows, gate rows), each in head order; gate rows only for "q". Query heads are divided among the ranks;
+        KV heads too, or, where there are more ranks than KV heads, each is held by tp_size / num_kv_heads ranks.
+
+        Raises:
+            GatedevalError: heads that do not divide by `tp_size`.
+        """
+        kv, none = self.num_kv_heads, np.empty(0, dtype=np.int64)
+        if self.num_heads % tp_size or (kv % tp_size if kv >= tp_size else tp_size % kv):
+            raise GatedevalError(
+                f"tensor_parallel_size {tp_size} does not divide {self.num_heads} query and {kv} key/value heads;"
+                " use a divisor of both (or a multiple of the key/value heads that divides the query heads)"
+            )
+        if projection == "q":
+            query = self.query_rows.reshape(tp_size, -1)[rank]
+            return query, self.gate_rows.reshape(tp_size, -1)[rank] if self.gate_dim else none
+        held = max(1, kv // tp_size)
+        first = rank * kv // tp_size
+        return np.arange(first * self.head_dim, (first + held) * self.head_dim), none
+
 
 def gate_from_flags(config: Mapping[str, Any]) -> Gate:
     """The gate that config.json's flags ask for. Missing flags: none. Both set: headwise (as the authors' code reads them)."""

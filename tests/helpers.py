@@ -1,0 +1,85 @@
+"""What several test files need: oracle folders, engines over them, checkpoints altered on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.config import Engine as EngineOptions
+from harness.engine import Engine, Prompt, Question
+from harness.types import ContextSetting, Model
+
+NATIVE = ContextSetting(label="native")
+EAGER = EngineOptions(enforce_eager=True)
+
+
+def oracle_model(shared: Path, folder: str, dtype: str = "float32") -> Model:
+    """An oracle checkpoint, with a tokenizer of the shared folder (the oracles themselves have none)."""
+    return Model(
+        label=folder,
+        path=str(shared / "oracles" / folder),
+        tokenizer=str(shared / "oracles/ruler/tokenizer_bpe4k"),
+        dtype=dtype,  # type: ignore[arg-type]
+    )
+
+
+class Oracle:
+    """The numbers that the authors' own code produced for a checkpoint."""
+
+    def __init__(self, shared: Path, folder: str) -> None:
+        data = np.load(shared / "oracles" / folder / "expected.npz")
+        self.ids: list[int] = data["input_ids"][0].tolist()
+        self.positions: list[int] = data["logits_positions"].tolist()
+        logits = data["logits"][0].astype(np.float64)
+        self.logprobs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        self.greedy: list[int] = data["greedy_tokens"].tolist()
+        self.greedy_logprob = data["greedy_logprob"]
+        self.inv_freq, self.scaling = data["rope_inv_freq"], float(data["rope_attention_scaling"])
+
+    def measured(self, engine: Engine) -> np.ndarray:
+        """Log-probability of every token at every given position, through the engine: (positions, vocabulary)."""
+        vocabulary = self.logprobs.shape[1]
+        questions = (
+            Question(p, tuple((tuple(self.ids[: p + 1]), (token,)) for token in range(vocabulary)))
+            for p in self.positions
+        )
+        rows = {choice.key: choice.logprobs for choice in engine.choose(questions)}
+        return np.array([rows[p] for p in self.positions])
+
+    def continued(self, engine: Engine) -> list[int]:
+        """The engine's greedy continuation of the prompt, as long as the oracle's."""
+        [answer] = engine.generate([Prompt("greedy", self.ids, len(self.greedy))])
+        return list(answer.token_ids)
+
+
+def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> Path:
+    """A copy of a checkpoint with config entries replaced (None: removed) and tensors mapped by a function."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, target)
+    facts = json.loads((target / "config.json").read_text())
+    for key, value in config.items():
+        facts.pop(key, None)
+        if value is not None:
+            facts[key] = value
+    (target / "config.json").write_text(json.dumps(facts))
+    if tensors is not None:
+        old = load_file(target / "model.safetensors")
+        save_file(tensors(old), target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+@contextmanager
+def started(model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Iterator[Engine]:
+    """An engine for the length of a `with`."""
+    engine = Engine(model, settings or [NATIVE], options)
+    try:
+        yield engine
+    finally:
+        engine.close()
