@@ -9,6 +9,7 @@ from typing import Literal
 
 from harness.export import text
 from harness.export.latex import latex
+from harness.export.lm_eval import lm_eval_results
 from harness.store import Store
 from harness.tables import Table, delta_table, samples_frame, table5, tasks_table
 from harness.tables.reference import load_reference
@@ -46,11 +47,14 @@ def export_run(
     candidate: str | None = None,
     allow_partial: bool = False,
     standalone: bool = False,
+    model: str | None = None,
+    context: str | None = None,
 ) -> str:
     """The run at `path` as text. Raises GatedevalError for what the run cannot give.
 
-    `reference`: "paper", or a CSV file (table5 only). `baseline`, `candidate`: labels of the models to compare (table5:
-    whom the marks are against; delta: both). What is missing stands in the caption; for CSV, which has none, on stderr.
+    `reference`: "paper", or a CSV file (table5 only). `baseline`, `candidate`: labels of the models to compare
+    (table5: whom the marks are against; delta: both). `model`, `context`: whose numbers (lm_eval only). What is
+    missing stands in the caption; for CSV, which has none, on stderr.
     """
     if style not in STYLES:
         raise GatedevalError(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
@@ -62,7 +66,9 @@ def export_run(
     if style == "samples":
         return _samples(store, fmt)
     if style == "lm_eval":
-        raise GatedevalError("the lm_eval style is not there yet")
+        if fmt not in ("md", "json"):  # md is the default of the command line: a style with one format takes it
+            raise GatedevalError(f"--style lm_eval is lm-eval's results JSON: use --format json, not {fmt}")
+        return lm_eval_results(store, model, context)
     if style == "table5":
         table = table5(
             store,

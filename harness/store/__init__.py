@@ -1,5 +1,7 @@
 """The run directory: append-only samples, manifest, resume, merging, import. See `harness.store.run`."""
 
+from harness.store.importing import import_predictions
+from harness.store.merging import list_runs, merge, rebuild
 from harness.store.run import Store
 
-__all__ = ["Store"]
+__all__ = ["Store", "import_predictions", "list_runs", "merge", "rebuild"]

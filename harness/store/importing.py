@@ -1,0 +1,69 @@
+"""RULER predictions of another harness, scored and kept as a run, so that every table and test works on them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.store.run import Store
+from harness.types import Cell, Sample
+
+
+def import_predictions(
+    file: Path | str,
+    out: Path | str,
+    *,
+    model: str = "imported",
+    context: str = "as given",
+    length: int = 0,
+    task: str | None = None,
+) -> Path:
+    """Make a run at `out` from a prediction file (JSON lines or CSV, gzipped or not); returns its path.
+
+    The file's columns are task, references, prediction (and the names other harnesses use for them). `length`:
+    RULER's length, which such files do not carry; 0 where it is not known. `task`: for files without a task column.
+    Samples are numbered per task in file order; token counts are not known and stand as 0. Raises GatedevalError
+    naming file and row.
+    """
+    from tasks.ruler.scoring import read_predictions, score
+
+    file = Path(file)
+    samples: dict[Cell, list[Sample]] = {}
+    for row in read_predictions(file, task):
+        cell = Cell(model, context, "ruler", row.task, length)
+        there = samples.setdefault(cell, [])
+        asked = json.dumps([row.task, len(there), row.references], ensure_ascii=False)
+        facts: dict[str, Any] = {"prompt_hash": hashlib.sha256(asked.encode()).hexdigest()[:32]}
+        there.append(
+            Sample(
+                id=str(len(there)),
+                hash=hashlib.sha256((asked + row.prediction).encode()).hexdigest()[:32],
+                prompt_tokens=0,
+                references=row.references,
+                response=row.prediction,
+                response_tokens=0,
+                finish_reason="stop",
+                scores={"score": score(row.task, row.references, row.prediction)},
+                extra=facts,
+            )
+        )
+    manifest = {
+        "config": {
+            "models": [{"label": model, "path": file.name}],
+            "contexts": [{"label": context, "max_length": None}],
+            "benchmarks": [{"ruler": sorted({c.task for c in samples}), "lengths": [length]}],
+        },
+        "caption": [f"imported predictions: {file.name}; token counts are not known"],
+        "data": {file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}},
+    }
+    with Store.open(Path(out), manifest, cells={cell: len(rows) for cell, rows in samples.items()}) as store:
+        for cell, rows in samples.items():
+            store.expect(cell, {s.id: s.hash for s in rows})
+            done = store.done(cell)
+            for s in rows:
+                if done.get(s.id) != s.hash:
+                    store.append(cell, s)
+        store.finish()
+    return Path(out)

@@ -1,0 +1,191 @@
+"""Runs beside one another: list them, join two of the same benchmark, build derived files again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.store.derived import write_derived
+from harness.store.files import is_locked
+from harness.store.run import MANIFEST, Store
+from harness.types import Cell, GatedevalError
+
+
+def list_runs(root: Path | str) -> list[dict[str, Any]]:
+    """Every run directly below `root`, newest start first: name, path, state, cells, samples, models, start, end.
+
+    state is complete, incomplete, running, interrupted (it says running, but no live process writes it), or damaged
+    (with `error`). samples counts lines on disk. A root that does not exist has no runs.
+    """
+    root = Path(root)
+    runs: list[dict[str, Any]] = []
+    for manifest in sorted(root.glob(f"*/{MANIFEST}")):
+        path = manifest.parent
+        try:
+            store = Store.read(path)
+        except GatedevalError as error:
+            runs.append({"name": path.name, "path": str(path), "state": "damaged", "error": str(error), "start": ""})
+            continue
+        facts = store.manifest
+        running = is_locked(path / "lock")
+        state = "running" if running else facts.get("state", "incomplete")
+        runs.append(
+            {
+                "name": path.name,
+                "path": str(path),
+                "state": "interrupted" if state == "running" and not running else state,
+                "cells": len(store.cells),
+                "failures": len(store.failures),
+                "samples": sum(file.read_bytes().count(b"\n") for file in (path / "samples").glob("*.jsonl")),
+                "models": list(dict.fromkeys(cell.model for cell in store.cells)),
+                "start": facts.get("start") or "",
+                "end": facts.get("end"),
+            }
+        )
+    return sorted(runs, key=lambda run: str(run["start"]), reverse=True)
+
+
+def rebuild(path: Path | str) -> list[Path]:
+    """Compute a run's derived files and its state again from its samples; returns the files written.
+
+    Takes the lock: a run that is being written is refused.
+    """
+    path = Path(path)
+    old = Store.read(path)
+    with Store.open(path, old.manifest, cells=old.cells) as store:
+        store.manifest["sessions"] = old.manifest.get("sessions", [])  # rebuilding is no session
+        state = write_derived(store)
+        store.update_manifest(state=state, end=old.manifest.get("end"))
+    for leftover in path.rglob(".*.tmp"):  # of a process that was killed between writing and renaming
+        leftover.unlink(missing_ok=True)
+    return [path / "cells.csv", path / MANIFEST]
+
+
+def merge(a: Path | str, b: Path | str, out: Path | str) -> Path:
+    """Join two runs of the same benchmark (other models, another machine) into a new run at `out`.
+
+    Wherever both ran a benchmark's task at a length, common samples must have asked the same thing; else nothing is
+    written. A model label in both must be the same weights; a context label the same setting. Raises GatedevalError
+    otherwise, and where the runs have no task in common.
+    """
+    left, right, out = Store.read(Path(a)), Store.read(Path(b)), Path(out)
+    if (out / MANIFEST).exists():
+        raise GatedevalError(f"there is a run at {out} already; give another name")
+    _same_labels(left, right)
+    _same_questions(left, right)
+    cells: dict[Cell, int | None] = dict(left.cells)
+    for cell, planned in right.cells.items():
+        cells[cell] = planned if cell not in cells else _larger(cells[cell], planned)
+    with Store.open(out, _merged_manifest(left, right), cells=cells) as store:
+        for cell in cells:
+            expected: dict[str, str] = {}
+            for source in (left, right):
+                if cell in source.cells:
+                    for sample in source.samples(cell):
+                        if sample.id not in expected:
+                            expected[sample.id] = sample.hash
+                            store.append(cell, sample)
+        for source in (left, right):
+            for key, error in source.failures.items():
+                store.failures.setdefault(key, error)
+        store.finish()
+    return out
+
+
+def _larger(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
+
+def _entries(store: Store, what: str) -> dict[str, Mapping[str, Any]]:
+    return {entry["label"]: entry for entry in store.manifest.get("config", {}).get(what) or []}
+
+
+def _same_labels(left: Store, right: Store) -> None:
+    """A label that both runs use must mean the same thing in both."""
+    contexts = _entries(left, "contexts"), _entries(right, "contexts")
+    for label in contexts[0].keys() & contexts[1].keys():
+        if contexts[0][label] != contexts[1][label]:
+            raise GatedevalError(
+                f"the context {label!r} is another setting in {right.path} than in {left.path}; "
+                "give one of them another label and run it again"
+            )
+    facts = left.manifest.get("models") or {}, right.manifest.get("models") or {}
+    for label in {c.model for c in left.cells} & {c.model for c in right.cells}:
+        prints = [(f.get(label) or {}).get("fingerprint") for f in facts]
+        if prints[0] != prints[1] or prints[0] is None:
+            raise GatedevalError(
+                f"both runs have a model {label!r}, with other weights (fingerprints {prints[0]} and "
+                f"{prints[1]}); give one of them another label and run it again"
+            )
+
+
+def _same_questions(left: Store, right: Store) -> None:
+    """Common samples of common tasks must be the same questions, whichever models and contexts answered them."""
+    by_task: dict[tuple[str, str, int], Cell] = {}
+    for cell in left.cells:
+        by_task.setdefault((cell.benchmark, cell.task, cell.length), cell)
+    common = 0
+    for cell in right.cells:
+        other = by_task.get((cell.benchmark, cell.task, cell.length))
+        if other is None:
+            continue
+        ours, theirs = left.scores(other), right.scores(cell)
+        where = {id: i for i, id in enumerate(theirs.ids)}
+        pairs = np.array([(i, where[id]) for i, id in enumerate(ours.ids) if id in where]).reshape(-1, 2)
+        common += len(pairs)
+        differing = ours.prompts[pairs[:, 0]] != theirs.prompts[pairs[:, 1]]
+        if differing.any():
+            first = ours.ids[int(pairs[int(np.argmax(differing)), 0])]
+            at = f" at {cell.length}" if cell.length else ""
+            raise GatedevalError(
+                f"{left.path} and {right.path} asked different things: {cell.task}{at}, {int(differing.sum())} of "
+                f"{len(pairs)} common samples, the first is {first!r}; they can be merged when run with the same seed, "
+                "profile, shots and tokenizer"
+            )
+    if not common:
+        raise GatedevalError(f"{left.path} and {right.path} have no sample in common: there is nothing to compare")
+
+
+def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
+    """One manifest of two: models and contexts joined, where facts differ both are kept and told in the caption."""
+    first, second = left.manifest, right.manifest
+    config = dict(first.get("config") or {})
+    for what in ("models", "contexts"):
+        config[what] = list({**_entries(right, what), **_entries(left, what)}.values())
+        order = list(dict.fromkeys([*_entries(left, what), *_entries(right, what)]))
+        config[what].sort(key=lambda entry: order.index(entry["label"]))
+    config["benchmarks"] = [*(config.get("benchmarks") or [])]
+    config["benchmarks"] += [
+        b for b in second.get("config", {}).get("benchmarks") or [] if b not in config["benchmarks"]
+    ]
+    caption = list(dict.fromkeys([*(first.get("caption") or []), *(second.get("caption") or [])]))
+    facts = [fact for fact in ("gatedeval", "seed", "hardware", "versions") if first.get(fact) != second.get(fact)]
+    caption += [f"merged from two runs whose {f} differs: {_brief(first.get(f), second.get(f))}" for f in facts]
+    return {
+        **{fact: value for fact, value in first.items() if fact not in ("name", "end", "state")},
+        "config": config,
+        "models": {**(second.get("models") or {}), **(first.get("models") or {})},
+        "options": {**(second.get("options") or {}), **(first.get("options") or {})},
+        "caption": caption,
+        "merged": [
+            {
+                "path": s.path.name,
+                "start": s.manifest.get("start"),
+                "end": s.manifest.get("end"),
+                **{k: s.manifest.get(k) for k in ("seed", "versions", "hardware", "git")},
+            }
+            for s in (left, right)
+        ],
+        "failures": {},
+        "sessions": [],
+    }
+
+
+def _brief(a: Any, b: Any) -> str:
+    """Two values; of two mappings, only the entries that differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return ", ".join(f"{k} {a.get(k)} / {b.get(k)}" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k))
+    return f"{a} / {b}"
