@@ -97,7 +97,9 @@ def _load(config: Path, overrides: tuple[str, ...], data: Path | None, extra: di
 @click.option("--output", "-o", type=PATH, help="Run directory (default: RESULTS/NAME from the config).")
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True, help="Format of the final table.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
-def run(config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool) -> None:
+def run(
+    config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool
+) -> None:
     """Run CONFIG and print the table. The same command goes on where an earlier one stopped."""
     with _stdout_is_data() as out:
         from harness.export import export_run
@@ -150,7 +152,13 @@ def table(run: Path, fmt: str, style: str, reference: str | None, baseline: str 
 
     print(
         export_run(
-            run, style=style, fmt=fmt, reference=reference, baseline=baseline, candidate=candidate, allow_partial=partial
+            run,
+            style=style,
+            fmt=fmt,
+            reference=reference,
+            baseline=baseline,
+            candidate=candidate,
+            allow_partial=partial,
         )
     )
 

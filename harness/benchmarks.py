@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from harness.config import Config
@@ -81,7 +82,7 @@ def needed_data(benchmark: Benchmark) -> list[str]:
         from tasks.ruler import NEEDS
 
         return list(dict.fromkeys(name for task in benchmark.tasks for name in NEEDS[task]))
-    return {"mmlu": ["mmlu"], "gsm8k": ["gsm8k_train", "gsm8k_test"]}.get(benchmark.kind, [])
+    return [] if benchmark.kind == "lm_eval" else list(import_module(f"tasks.{benchmark.kind}").DATA)
 
 
 def count(benchmark: Benchmark, task: str, data: DataFolder) -> int:
@@ -127,17 +128,18 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
         def score(answer: Answer, text: str, references: list[str] = references) -> dict[str, float]:
             return {"score": ruler.score(cell.task, references, text)}
 
-        ask = Ask(f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=ruler.ANSWER_TOKENS[cell.task])
+        ask = Ask(
+            f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=ruler.ANSWER_TOKENS[cell.task]
+        )
         yield Job(str(number), ask, references, score, {"ruler": asdict(sample.validity)})
 
 
 def _lm_task(benchmark: Benchmark, task: str, data: DataFolder) -> LmEvalTask:
     from harness import lmtasks
 
-    if benchmark.kind == "mmlu":
-        return lmtasks.mmlu_task(task, 5 if benchmark.shots is None else benchmark.shots, data)
-    if benchmark.kind == "gsm8k":
-        return lmtasks.gsm8k_task(5 if benchmark.shots is None else benchmark.shots, data)
+    if benchmark.kind != "lm_eval":
+        shots = 5 if benchmark.shots is None else benchmark.shots
+        return lmtasks.local_task(benchmark.kind, task if benchmark.kind == "mmlu" else None, shots, data)
     return lmtasks.load_tasks(benchmark.tasks[0], benchmark.shots)[task]
 
 

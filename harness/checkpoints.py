@@ -15,7 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.gated.layout import ARCHITECTURE, Layout, gate_from_flags, gate_from_rows, is_qwen, needs_our_model, tensor_mismatch
+from harness.gated.layout import (
+    ARCHITECTURE,
+    Layout,
+    gate_from_flags,
+    gate_from_rows,
+    is_qwen,
+    needs_our_model,
+    tensor_mismatch,
+)
 from harness.types import GatedevalError, Model
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
@@ -145,7 +153,7 @@ def _download(model: Model) -> Path:
 
 
 def tokenizer_path(model: Model, checkpoint_dir: Path) -> Path:
-    """Where the model's tokenizer is: named in the config, beside the weights, or at the root of a subfolder's repository.
+    """Where the model's tokenizer is: named in the config, beside the weights, or at the root of the repository.
 
     Raises:
         GatedevalError: none of these has tokenizer files.
@@ -157,8 +165,8 @@ def tokenizer_path(model: Model, checkpoint_dir: Path) -> Path:
         if any((directory / name).exists() for name in TOKENIZER_FILES):
             return directory
     raise GatedevalError(
-        f"model {model.label!r}: no tokenizer in {checkpoint_dir} (looked for {', '.join(TOKENIZER_FILES)}); put one there"
-        " or name it with `tokenizer:`"
+        f"model {model.label!r}: no tokenizer in {checkpoint_dir} (looked for {', '.join(TOKENIZER_FILES)}); put one"
+        " there or name it with `tokenizer:`"
     )
 
 
@@ -224,15 +232,17 @@ def _layout(path: Path, config: dict[str, Any], tensors: Mapping[str, Tensor]) -
     flag = gate_from_flags(config)
     if k_rows != kv_heads * head_dim:
         raise GatedevalError(
-            f"{path}: k_proj has {k_rows} rows, config.json says {kv_heads} KV heads of {head_dim} ({kv_heads * head_dim})"
+            f"{path}: k_proj has {k_rows} rows, config.json says {kv_heads} KV heads of {head_dim}"
+            f" ({kv_heads * head_dim})"
         )
     layout = Layout(heads, kv_heads, head_dim, flag)
     if q_rows != layout.q_rows:
         shape_says = gate_from_rows(q_rows, heads, head_dim)
         meaning = f"which is a {shape_says} gate" if shape_says else "which is no known gate layout"
         raise GatedevalError(
-            f"{path}: config.json's flags say gate {flag} ({layout.q_rows} rows in q_proj for {heads} heads of {head_dim}),"
-            f" but q_proj has {q_rows} rows, {meaning}; mend the gate flags in config.json or get the right weights"
+            f"{path}: config.json's flags say gate {flag} ({layout.q_rows} rows in q_proj for {heads} heads of"
+            f" {head_dim}), but q_proj has {q_rows} rows, {meaning}; mend the flags in config.json or get the"
+            " right weights"
         )
     return layout, {**config, "head_dim": head_dim, "num_key_value_heads": kv_heads}
 

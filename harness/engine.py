@@ -51,7 +51,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Question:
-    """Continuations to compare: `options` are (context ids, continuation ids) pairs; contexts may be one and the same."""
+    """Continuations to compare: `options` are (context ids, continuation ids) pairs; contexts may be the same."""
 
     key: Hashable
     options: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -77,9 +77,7 @@ class Engine:
 
     starts = 0  # engine starts of this process; a plan must not need more than it has models
 
-    def __init__(
-        self, model: Model, contexts: Sequence[ContextSetting], options: EngineOptions | None = None
-    ) -> None:
+    def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: EngineOptions | None = None) -> None:
         self.model, self.options = model, options or EngineOptions()
         directory = resolve(model)
         self.checkpoint: Checkpoint = inspect(directory)
@@ -234,8 +232,8 @@ class Engine:
         if (total := prompt_tokens + answer_tokens) > self.max_length:
             raise GatedevalError(
                 f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, "
-                f"{total - self.max_length} over the {self.max_length} of context {self.setting.label!r}; nothing is ever "
-                "truncated: raise max_length, or leave this benchmark out of this context"
+                f"{total - self.max_length} over the {self.max_length} of context {self.setting.label!r}; nothing is "
+                "ever truncated: raise max_length, or leave this benchmark out of this context"
             )
 
     def answer(self, requests: Iterable[Prompt | Question]) -> Iterator[Completion | Choice]:
@@ -271,8 +269,10 @@ class Engine:
             assert isinstance(answer, Choice)
             yield answer
 
-    def score(self, pairs: Iterable[tuple[Hashable, Sequence[int], Sequence[int]]]) -> Iterator[tuple[Hashable, float, bool]]:
-        """(key, context ids, continuation ids) -> (key, log-likelihood in nats, whether it is the greedy continuation)."""
+    def score(
+        self, pairs: Iterable[tuple[Hashable, Sequence[int], Sequence[int]]]
+    ) -> Iterator[tuple[Hashable, float, bool]]:
+        """(key, context ids, continuation ids) -> (key, log-likelihood in nats, whether greedy decoding gives it)."""
         questions = (Question(key, ((tuple(c), tuple(t)),)) for key, c, t in pairs)
         for choice in self.choose(questions):
             yield choice.key, choice.logprobs[0], choice.greedy[0]

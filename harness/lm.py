@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from tqdm import tqdm
 
 from harness import context
 from harness.config import Engine as EngineOptions
+from harness.data import DataFolder
 from harness.engine import Choice, Completion, Engine, Prompt, Question
 from harness.tokenizer import Tokenizer
 from harness.types import ContextSetting, GatedevalError, Model, Yarn
@@ -28,7 +31,7 @@ DEFAULT_ANSWER_TOKENS = 256  # lm-eval's own default where a task names none
 
 @dataclass(frozen=True)
 class Ask:
-    """One sample's question to the model, as text: a prompt to continue, or (context, continuation) pairs to compare."""
+    """One sample's question to the model: a prompt to continue, or (context, continuation) pairs to compare."""
 
     key: Hashable
     prompt: str | None = None
@@ -178,7 +181,7 @@ class GatedevalLM(TemplateLM):
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Log-likelihood of each continuation; requests of one document are asked together, so they share its context."""
+        """Log-likelihood of each continuation; a document's requests are asked together, so they share its context."""
         groups = _by_document(requests)
         asks = (Ask(number, pairs=tuple(requests[i].args for i in group)) for number, group in enumerate(groups))
         answers: dict[int, tuple[float, bool]] = {}
@@ -247,7 +250,11 @@ def _setting(
 ) -> ContextSetting:
     if (yarn_factor is None) != (original is None):
         raise GatedevalError("yarn_factor and original_max_position_embeddings go together: give both or neither")
-    yarn = Yarn(factor=float(yarn_factor), original_max_position_embeddings=int(original)) if yarn_factor and original else None
+    yarn = (
+        Yarn(factor=float(yarn_factor), original_max_position_embeddings=int(original))
+        if yarn_factor and original
+        else None
+    )
     return ContextSetting(
         label="lm_eval",
         max_length=int(max_length) if max_length else None,
@@ -264,10 +271,21 @@ def _options(given: Mapping[str, Any]) -> EngineOptions:
 
 
 def lm_eval_main() -> None:
-    """lm-eval's own command line, with `--model gatedeval` known (importing this module registers it)."""
+    """lm-eval's own command line, with `--model gatedeval` known (importing this module registers it).
+
+    With GATEDEVAL_DATA set, MMLU and GSM8k are read from that folder instead of the hub.
+    """
     from lm_eval.__main__ import cli_evaluate
 
-    cli_evaluate()
+    try:
+        if os.environ.get("GATEDEVAL_DATA"):
+            from harness.lmtasks import serve_local_data
+
+            serve_local_data(DataFolder())
+        cli_evaluate()
+    except GatedevalError as error:
+        print(f"gatedeval: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

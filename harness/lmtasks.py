@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def _quicken_templates() -> None:
     """Compile each lm-eval template once. Same environment, same templates, so the same bytes."""
     from lm_eval import utils
 
-    utils.env.from_string = functools.lru_cache(maxsize=4096)(utils.env.from_string)  # type: ignore[method-assign]
+    utils.env.from_string = functools.lru_cache(maxsize=4096)(utils.env.from_string)
 
 
 @functools.cache
@@ -86,8 +87,8 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GatedevalError(
-            f"lm-eval task {name!r}: its data cannot be loaded ({type(error).__name__}: {reason:.200}). It comes from the hub:"
-            " run once with a network so that it is cached, or leave the task out"
+            f"lm-eval task {name!r}: its data cannot be loaded ({type(error).__name__}: {reason:.200}). It comes from"
+            " the hub: run once with a network so that it is cached, or leave the task out"
         ) from error
     for task in tasks.values():
         if shots is not None:
@@ -95,28 +96,21 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
     return {task_name: LmEvalTask(task_name, task) for task_name, task in tasks.items()}
 
 
-def mmlu_task(subject: str, shots: int, data: DataFolder) -> LmEvalTask:
-    """MMLU's `subject`: lm-eval's task, with the data folder's official CSVs where there are any."""
-    local = data.root is not None or data.locate("mmlu") is not None
-    return _local_task(f"mmlu_{subject}", shots, _Splits(data, ("dev", "test"), subject) if local else None)
-
-
-def gsm8k_task(shots: int, data: DataFolder) -> LmEvalTask:
-    """GSM8k: lm-eval's task, with the data folder's JSON lines where there are any."""
-    local = data.root is not None or data.locate("gsm8k_test") is not None
-    return _local_task("gsm8k", shots, _Splits(data, ("train", "test"), None) if local else None)
-
-
-def _local_task(name: str, shots: int, splits: _Splits | None) -> LmEvalTask:
-    return load_tasks(name, shots, splits)[name]
+def local_task(kind: str, subject: str | None, shots: int, data: DataFolder) -> LmEvalTask:
+    """MMLU's `subject` or GSM8k: lm-eval's task, fed from the data folder where it has the files."""
+    name = f"{kind}_{subject}" if subject else kind
+    splits = _Splits(kind, subject, data)
+    return load_tasks(name, shots, splits if splits.local else None)[name]
 
 
 class _Splits:
     """lm-eval's `custom_dataset`: a task's splits from the data folder. Equal folders are one key in the task cache."""
 
-    def __init__(self, data: DataFolder, names: tuple[str, str], subject: str | None) -> None:
-        self.data, self.names, self.subject = data, names, subject
-        self.key = (names, subject, str(data.root), tuple(sorted((k, str(v)) for k, v in data.overrides.items())))
+    def __init__(self, kind: str, subject: str | None, data: DataFolder) -> None:
+        self.benchmark = import_module(f"tasks.{kind}")
+        self.data, self.subject = data, subject
+        self.local = data.root is not None or all(data.locate(name) for name in self.benchmark.DATA)
+        self.key = (kind, subject, str(data.root), tuple(sorted((k, str(v)) for k, v in data.overrides.items())))
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -124,12 +118,32 @@ class _Splits:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Splits) and self.key == other.key
 
-    def __call__(self, **_: Any) -> dict[str, Any]:
-        from datasets import Dataset
+    def __call__(self, **_: Any) -> Any:
+        from datasets import Dataset, DatasetDict
 
-        data, subject = self.data, self.subject
-        rows = {s: data.mmlu_rows(s, subject) if subject else data.gsm8k_rows(s) for s in self.names}
-        return {split: Dataset.from_list(of_split) for split, of_split in rows.items()}
+        rows = self.benchmark.splits(self.data, self.subject)
+        return DatasetDict({split: Dataset.from_list(of_split) for split, of_split in rows.items()})
+
+
+def serve_local_data(data: DataFolder) -> None:
+    """Let `datasets.load_dataset` answer MMLU's and GSM8k's hub names from the data folder, in this process.
+
+    For lm-eval's own command line, whose tasks name hub repositories; the runner does not need it.
+    """
+    import datasets
+
+    from_hub = datasets.load_dataset
+    kinds = {import_module(f"tasks.{kind}").HUB: kind for kind in ("mmlu", "gsm8k")}
+
+    @functools.wraps(from_hub)
+    def load_dataset(path: str, name: str | None = None, **kwargs: Any) -> Any:
+        if path in kinds:
+            splits = _Splits(kinds[path], name if kinds[path] == "mmlu" else None, data)
+            if splits.local:
+                return splits()
+        return from_hub(path, name, **kwargs)
+
+    datasets.load_dataset = load_dataset
 
 
 class LmEvalTask:
@@ -184,7 +198,9 @@ class LmEvalTask:
         target = self.task.doc_to_target(doc)
         return [str(t) for t in target] if isinstance(target, list) else [str(target)]
 
-    def score(self, doc: dict[str, Any], instances: list[Any], answer: Completion | Choice, text: str) -> dict[str, float]:
+    def score(
+        self, doc: dict[str, Any], instances: list[Any], answer: Completion | Choice, text: str
+    ) -> dict[str, float]:
         """lm-eval's metrics of one document, 0..1; `metric,filter` where the task has several filters.
 
         Raises:

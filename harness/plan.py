@@ -43,9 +43,9 @@ class Plan:
     def benchmark(self, cell: Cell) -> Benchmark:
         """The benchmark that a cell belongs to."""
         for b in self.config.benchmarks:
-            if b.name == cell.benchmark and (b.kind == "lm_eval" or cell.task in benchmarks.task_names(b)):
-                if b.kind != "ruler" or cell.length in b.lengths:
-                    return b
+            same = b.name == cell.benchmark and (b.kind != "ruler" or cell.length in b.lengths)
+            if same and (b.kind == "lm_eval" or cell.task in benchmarks.task_names(b)):
+                return b
         raise KeyError(cell)
 
     def of(self, model: str, setting: str) -> list[Cell]:
@@ -149,7 +149,7 @@ def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: 
 
 
 def _count(plan: Plan, label: str, benchmark: Benchmark, cell: Cell) -> tuple[int, int]:
-    """(prompt tokens of all samples, longest prompt plus answer) of a benchmark without lengths, by its real prompts."""
+    """(prompt tokens of all samples, longest prompt plus answer) of a benchmark without lengths, by its prompts."""
     setup = plan.setup(label)
     total = longest = 0
     for job in benchmarks.jobs(benchmark, cell, setup, 0):

@@ -26,13 +26,17 @@ def render(plan: Plan) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells_ = [text.ljust(w) if i < 3 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]
+        cells_ = [
+            text.ljust(w) if i < 3 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells_).rstrip())
     lines.insert(1, "  ".join("-" * w for w in widths))
     for label, planned in plan.models.items():
         checkpoint = planned.checkpoint
         limits = ", ".join(f"{name} {tokens:,}" for name, tokens in planned.max_lengths.items())
-        lines.append(f"{label}: gate {checkpoint.gate}, {checkpoint.parameters:,} parameters; longest prompt + answer: {limits}")
+        lines.append(
+            f"{label}: gate {checkpoint.gate}, {checkpoint.parameters:,} parameters; longest prompt + answer: {limits}"
+        )
     if plan.refusals:
         lines.append(f"{len(plan.refusals)} refusal(s), see below")
     return "\n".join(lines)
@@ -46,7 +50,11 @@ def describe(model: Model, *, as_json: bool = False) -> str:
     facts: dict[str, Any] = {"path": str(directory), "gate": checkpoint.gate}
     if layout:
         facts["heads"] = f"{layout.num_heads} query, {layout.num_kv_heads} key/value, head_dim {layout.head_dim}"
-        gate = f" = {layout.num_heads * layout.head_dim} query + {layout.num_heads * layout.gate_dim} gate" if layout.gate_dim else ""
+        gate = (
+            f" = {layout.num_heads * layout.head_dim} query + {layout.num_heads * layout.gate_dim} gate"
+            if layout.gate_dim
+            else ""
+        )
         facts["q_proj rows"] = f"{layout.q_rows}{gate}"
         facts["q/k norm"] = "yes" if config.get("use_qk_norm", True) else "no"
         facts["biases"] = "q, k, v, gate, o" if config.get("qkv_bias") else "none"
@@ -58,7 +66,8 @@ def describe(model: Model, *, as_json: bool = False) -> str:
         "parameters": f"{checkpoint.parameters:,} stored as {checkpoint.dtype}",
         "rope": ", ".join(f"{k} {v}" for k, v in checkpoint.rope.items()) or "default",
         "longest prompt + answer": f"{checkpoint.max_position_embeddings:,} tokens (max_position_embeddings)",
-        "vLLM class": checkpoint.architecture + ("" if layout is None or checkpoint.architecture.startswith("Gated") else " (vLLM's own)"),
+        "vLLM class": checkpoint.architecture
+        + ("" if layout is None or checkpoint.architecture.startswith("Gated") else " (vLLM's own)"),
     }
     try:
         tokenizer = tokenizer_path(model, directory)

@@ -23,7 +23,8 @@ class Progress:
         self.total = sum(plan.tokens.values())
         self.quiet = quiet
         self.terminal = sys.stderr.isatty()
-        self.done = self.sent = self.samples = 0
+        self.done = 0.0  # prompt tokens, by the plan's count
+        self.sent = self.samples = 0
         self.count = sum(plan.cells.values())
         self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}
         self.worked = 0.0  # seconds spent answering: engine starts tell nothing about the rate

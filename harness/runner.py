@@ -149,7 +149,11 @@ def _sample(job: Job, answer: Completion | Choice, tokens: int, digest: str, thi
     """The line that is stored for one finished sample."""
     if isinstance(answer, Choice):
         text = ""
-        response, answer_tokens, reason = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__)), 0, "choose"
+        response, answer_tokens, reason = (
+            str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__)),
+            0,
+            "choose",
+        )
         extra = {**job.extra, "logprobs": list(answer.logprobs)}
     else:
         response, answer_tokens, reason, extra = answer.text, answer.tokens, answer.finish_reason, job.extra

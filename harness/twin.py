@@ -56,7 +56,9 @@ def make_twin(source: Path, target: Path, gate: Gate) -> None:
         raise GatedevalError(f"{target} is not empty; give a new directory")
     layout = Layout(config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"], gate)
     out = {
-        name: _gated(name, tensor, layout) for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")
+        name: _gated(name, tensor, layout)
+        for name, tensor in tensors.items()
+        if not name.endswith("rotary_emb.inv_freq")
     }
     if config.get("tie_word_embeddings"):
         out.pop("lm_head.weight", None)
@@ -76,7 +78,9 @@ def _load(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     if checkpoint.gate != "none":
         raise GatedevalError(f"{source} has a {checkpoint.gate} gate already; a twin is made of an ungated checkpoint")
     if given.get("model_type") not in ("llama", "qwen3") or given.get("mlp_bias"):
-        raise GatedevalError(f"{source}: model_type {given.get('model_type')!r} has no gated twin (llama and qwen3 have)")
+        raise GatedevalError(
+            f"{source}: model_type {given.get('model_type')!r} has no gated twin (llama and qwen3 have)"
+        )
     if given["model_type"] == "llama" and given.get("attention_bias"):
         raise GatedevalError(f"{source}: attention_bias is not supported in a twin")
     tensors: dict[str, torch.Tensor] = {}
@@ -179,7 +183,10 @@ def _random_weights(config: dict[str, Any], layout: Layout, seed: int) -> dict[s
     def normal(rows: int, columns: int, generator: torch.Generator = common) -> torch.Tensor:
         return torch.randn(rows, columns, generator=generator) * columns**-0.5
 
-    tensors = {"model.embed_tokens.weight": normal(config["vocab_size"], hidden) * 4, "model.norm.weight": torch.ones(hidden)}
+    tensors = {
+        "model.embed_tokens.weight": normal(config["vocab_size"], hidden) * 4,
+        "model.norm.weight": torch.ones(hidden),
+    }
     for number in range(config["num_hidden_layers"]):
         at = f"model.layers.{number}."
         packed = torch.zeros(layout.q_rows, hidden)
@@ -208,7 +215,9 @@ def _tiny_tokenizer() -> Any:
     from wonderwords import RandomWord
 
     words = RandomWord()
-    material = sorted({w for kind in ("noun", "adjective", "verb") for w in words.filter(include_parts_of_speech=[kind])})
+    material = sorted(
+        {w for kind in ("noun", "adjective", "verb") for w in words.filter(include_parts_of_speech=[kind])}
+    )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -131,7 +131,9 @@ def write_tokenizer(facts: dict[str, Any], target: Path) -> None:
     )
     tokenizer.decoder = decoders.ByteLevel()
     control = 3  # GGUF's token type of special tokens
-    special = [AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types, strict=True) if k == control]
+    special = [
+        AddedToken(t, special=True, normalized=False) for t, k in zip(tokens, types, strict=True) if k == control
+    ]
     tokenizer.add_special_tokens(special)
     tokenizer.save(str(target / "tokenizer.json"))
     facts_out = {

@@ -52,10 +52,14 @@ class Oracle:
         rows = {choice.key: choice.logprobs for choice in engine.choose(questions)}
         return np.array([rows[p] for p in self.positions])
 
-    def continued(self, engine: Engine) -> list[int]:
-        """The engine's greedy continuation of the prompt, as long as the oracle's."""
+    def check_greedy(self, engine: Engine) -> None:
+        """Greedy decoding gives the oracle's tokens; free-running up to the tokenizer's end token, then forced."""
         [answer] = engine.generate([Prompt("greedy", self.ids, len(self.greedy))])
-        return list(answer.token_ids)
+        assert list(answer.token_ids) == self.greedy[: len(answer.token_ids)]
+        assert answer.finish_reason == "stop" or len(answer.token_ids) == len(self.greedy)
+        [(_, logprob, greedy)] = engine.score([("greedy", self.ids, self.greedy)])
+        assert greedy
+        assert abs(logprob - float(self.greedy_logprob.sum())) <= 1e-3 * len(self.greedy)
 
 
 def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> Path:

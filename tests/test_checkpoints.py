@@ -38,7 +38,9 @@ def test_flag_that_contradicts_the_shape(tiny: Path, tmp_path: Path) -> None:
     lying = altered(tiny / "headwise", tmp_path / "a", headwise_attn_output_gate=False)
     with pytest.raises(GatedevalError, match=r"flags say gate none.*q_proj has 132 rows, which is a headwise gate"):
         inspect(lying)
-    lying = altered(tiny / "headwise", tmp_path / "b", headwise_attn_output_gate=False, elementwise_attn_output_gate=True)
+    lying = altered(
+        tiny / "headwise", tmp_path / "b", headwise_attn_output_gate=False, elementwise_attn_output_gate=True
+    )
     with pytest.raises(GatedevalError, match="flags say gate elementwise"):
         inspect(lying)
     lying = altered(tiny / "baseline", tmp_path / "c", headwise_attn_output_gate=True)
@@ -54,7 +56,7 @@ def test_both_flags_are_headwise(tiny: Path, tmp_path: Path) -> None:
 def test_head_dim_may_be_left_out_of_the_config(tiny: Path, tmp_path: Path) -> None:
     checkpoint = inspect(altered(tiny / "headwise", tmp_path / "m", head_dim=None))
     assert checkpoint.config["head_dim"] == 32
-    with pytest.raises(GatedevalError, match="k_proj has 64 rows, config.json says 2 KV heads of 64"):
+    with pytest.raises(GatedevalError, match=r"k_proj has 64 rows, config.json says 2 KV heads of 64"):
         inspect(altered(tiny / "headwise", tmp_path / "n", head_dim=64))
 
 

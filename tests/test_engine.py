@@ -62,7 +62,9 @@ def prompt_logprob(engine: Engine, ctx: tuple[int, ...], continuation: tuple[int
     from vllm import SamplingParams
 
     engine._llm.add_request(
-        "slow", {"prompt_token_ids": [*ctx, *continuation]}, SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0)
+        "slow",
+        {"prompt_token_ids": [*ctx, *continuation]},
+        SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0),
     )
     while True:
         for output in engine._llm.step():

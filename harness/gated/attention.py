@@ -55,8 +55,8 @@ class QKVGParallelLinear(QKVParallelLinear):
         rows = {"q": layout.q_rows, "k": kv_rows, "v": kv_rows}[loaded_shard_id]
         if loaded_weight.shape != (rows, *param.shape[1:]):
             raise ValueError(
-                f"{self.prefix}: {loaded_shard_id}_proj of the checkpoint is {tuple(loaded_weight.shape)}, a {layout.gate}"
-                f" gate with {layout.num_heads}/{layout.num_kv_heads} heads of {layout.head_dim} needs"
+                f"{self.prefix}: {loaded_shard_id}_proj of the checkpoint is {tuple(loaded_weight.shape)}, a"
+                f" {layout.gate} gate with {layout.num_heads}/{layout.num_kv_heads} heads of {layout.head_dim} needs"
                 f" {(rows, *param.shape[1:])}"
             )
         values, gates = layout.shard(loaded_shard_id, self.tp_size, self.tp_rank)

@@ -99,7 +99,7 @@ class Layout:
 
 
 def gate_from_flags(config: Mapping[str, Any]) -> Gate:
-    """The gate that config.json's flags ask for. Missing flags: none. Both set: headwise (as the authors' code reads them)."""
+    """The gate that config.json's flags ask for. Missing flags: none. Both set: headwise, as the authors read them."""
     if config.get(HEADWISE_FLAG):
         return "headwise"
     return "elementwise" if config.get(ELEMENTWISE_FLAG) else "none"
@@ -130,7 +130,7 @@ def needs_our_model(config: Mapping[str, Any]) -> bool:
 
 
 def expected_tensors(config: Mapping[str, Any]) -> set[str]:
-    """Names of every tensor the authors' model has for this config. `lm_head.weight` is left out when embeddings are tied."""
+    """Names of every tensor the authors' model has for this config; no `lm_head.weight` when embeddings are tied."""
     names = {"model.embed_tokens.weight", "model.norm.weight"}
     if not config.get("tie_word_embeddings", False):
         names.add("lm_head.weight")

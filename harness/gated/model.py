@@ -31,7 +31,7 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
 
     def __init__(
         self,
-        config,  # noqa: ANN001 - a transformers Qwen3Config
+        config,
         cache_config: CacheConfig | None = None,
         quant_config: QuantizationConfig | None = None,
         prefix: str = "",
@@ -41,7 +41,7 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
             raise ValueError("quantised gated checkpoints are not supported: load the unquantised weights")
         flags = config.to_dict()
         self.hidden_size = config.hidden_size
-        self.self_attn = GatedAttention(
+        self.self_attn = GatedAttention(  # type: ignore[assignment]
             Layout(config.num_attention_heads, config.num_key_value_heads, config.head_dim, gate_from_flags(flags)),
             hidden_size=config.hidden_size,
             rope_parameters=config.rope_parameters,
@@ -70,14 +70,15 @@ class GatedQwen3Model(Qwen2Model):
 class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
     """The authors' model in vLLM: gate none, headwise or elementwise, with or without q/k norm and `qkv_bias`."""
 
-    supports_lora: ClassVar[bool] = False  # type: ignore[assignment,misc]  # a LoRA on the packed q_proj has no defined meaning
+    # a LoRA on the packed q_proj has no defined meaning
+    supports_lora: ClassVar[bool] = False  # type: ignore[assignment]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         nn.Module.__init__(self)
         self.config = vllm_config.model_config.hf_config
         self.vllm_config = vllm_config
         self.quant_config = vllm_config.quant_config
-        self.model = GatedQwen3Model(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
+        self.model = GatedQwen3Model(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))  # type: ignore[assignment]
         if get_pp_group().is_last_rank:
             self.lm_head = ParallelLMHead(
                 self.config.vocab_size, self.config.hidden_size, prefix=maybe_prefix(prefix, "lm_head")
@@ -85,7 +86,7 @@ class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
             if self.config.tie_word_embeddings:
                 self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)
         else:
-            self.lm_head = PPMissingLayer()
+            self.lm_head = PPMissingLayer()  # type: ignore[assignment]
         self.logits_processor = LogitsProcessor(self.config.vocab_size)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
 

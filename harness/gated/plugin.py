@@ -28,7 +28,7 @@ def register() -> None:
 def _gated_parser(base: type) -> type:
     """A config parser that reads as `base` does and resolves gated checkpoints to our model class."""
 
-    class GatedConfigParser(base):  # type: ignore[misc,valid-type]
+    class GatedConfigParser(base):
         reads_gates = True
 
         def parse(self, model: str | Path, trust_remote_code: bool, *args: Any, **kwargs: Any) -> tuple[dict, Any]:

@@ -17,17 +17,19 @@ class WorkerExtension:
     """Methods that `Engine` calls on all ranks through vLLM's collective RPC. Plain data in, plain data out."""
 
     def gatedeval_facts(self) -> dict[str, Any]:
-        """Class and module of the model in this rank, its parameter count, dtype, and the shapes of its rotary tables."""
+        """Class and module of the model in this rank, parameter count, dtype, and the shapes of its rotary tables."""
+        from harness.gated.attention import GatedAttention
+
         model = self._gatedeval_model()
         parameters = list(model.parameters())
         return {
             "model_class": type(model).__name__,
             "model_module": type(model).__module__,
-            "gates": sorted({m.layout.gate for m in model.modules() if hasattr(m, "layout")}),
+            "gates": sorted({str(m.layout.gate) for m in model.modules() if isinstance(m, GatedAttention)}),
             "parameters": sum(p.numel() for p in parameters),
             "dtype": str(parameters[0].dtype).removeprefix("torch."),
             "device": str(parameters[0].device),
-            "rope_tables": [list(m.cos_sin_cache.shape) for m in self._gatedeval_ropes()],  # type: ignore[union-attr,arg-type]
+            "rope_tables": [list(m.cos_sin_cache.shape) for m in self._gatedeval_ropes()],  # type: ignore[arg-type]
         }
 
     def gatedeval_set_rope(self, rope: dict[str, Any]) -> float:
@@ -42,7 +44,9 @@ class WorkerExtension:
         spec = _rope(rope)
         ropes = self._gatedeval_ropes()
         if len(ropes) != 1:
-            raise ValueError(f"the model has {len(ropes)} different rotary tables; only models with one can be re-based")
+            raise ValueError(
+                f"the model has {len(ropes)} different rotary tables; only models with one can be re-based"
+            )
         worst = 0.0
         for module in ropes:
             # vLLM hands one module to every model of equal rope parameters: an altered one must not be handed out again

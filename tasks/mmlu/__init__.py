@@ -1,0 +1,18 @@
+"""MMLU (Hendrycks et al. 2021, arXiv 2009.03300): lm-eval's own task, with local data where there is no hub."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.data import DataFolder
+
+HUB = "cais/mmlu"  # what lm-eval's task loads; its `name` is the subject
+DATA = ("mmlu",)
+SPLITS = ("dev", "test")
+"""dev holds the examples (the first five, in order); test is what is asked: 14,042 questions in 57 subjects."""
+
+
+def splits(data: DataFolder, subject: str | None) -> dict[str, list[dict[str, Any]]]:
+    """A subject's splits from the official CSV files, as rows of lm-eval's schema: question, choices, answer (0-3)."""
+    return {split: data.mmlu_rows(split, subject or "") for split in SPLITS}
