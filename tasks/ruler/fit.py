@@ -66,7 +66,7 @@ def accepted(
             if size <= step:
                 seen.append(used)
         except Rejected as error:
-            why = str(error)
+            why = error.args[0]
             if size <= step and not seen and error.args[1:] == ("always",):
                 break
         if size > step:

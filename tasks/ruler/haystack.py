@@ -15,6 +15,7 @@ from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.sentences import Punkt
 
+_WORD = re.compile(" *[^ ]+")
 _BLOCK = 200_000  # characters that are split into sentences at a time
 _UNSURE = 600  # characters before the end of a text in which a boundary may still change
 
@@ -29,20 +30,24 @@ class Essay:
         self.words = re.sub(r"\s+", " ", text).split(" ")
         if not any(self.words):
             raise GatedevalError(f"{where}: the essay text is empty; bring PaulGrahamEssays.json with its text")
-        self.padded = not self.words[0] or not self.words[-1]  # the text starts or ends in white space
+        self._lead = 1 if not self.words[0] else 0  # upstream strips the white space in front
         self._punkt = punkt
         self._once = " ".join(self.words)
         self._text = self._once
         self._ends = list(accumulate(len(w) + 1 for w in self.words))  # one past the space that follows each word
         self._spans: list[tuple[int, int]] = []  # sentences that no longer change
-        self._split_to = 0  # where the splitting goes on: the start of a sentence
+        self._split_to = self._lead  # where the splitting goes on: the start of a sentence
         self._counts: WeakKeyDictionary[Counter, list[int]] = WeakKeyDictionary()  # tokens of the first i sentences
 
     def _end(self, n: int) -> int:
-        """Characters of the first n words joined by spaces."""
+        """Where the first n words, joined by spaces and stripped, end."""
         rounds, rest = divmod(n, len(self.words))
         end = rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)
-        return max(end - 1, 0)
+        end = max(end - 1, self._lead)
+        text = self._reach(end)
+        while end > self._lead and text[end - 1] == " ":
+            end -= 1
+        return end
 
     def _reach(self, end: int) -> str:
         while len(self._text) < end:
@@ -51,12 +56,11 @@ class Essay:
 
     def text(self, n: int) -> str:
         """The first n words, joined and stripped."""
-        return self._reach(self._end(n))[: self._end(n)].strip()
+        end = self._end(n)
+        return self._text[self._lead : end]
 
     def sentences(self, n: int) -> list[tuple[int, int]]:
-        """(start, end) of each sentence of `text(n)`."""
-        if self.padded:
-            return self._punkt.spans(self.text(n))
+        """(start, end) of each sentence of `text(n)`, for `slice`."""
         end = self._end(n)
         text = self._reach(end)
         self._extend(end)
@@ -64,9 +68,8 @@ class Essay:
         sure = bisect_left(self._spans, (end - _UNSURE, 0)) - 1
         while sure > 0 and text[self._spans[sure][0] - 1] != " ":
             sure -= 1
-        if sure <= 0:
-            return self._punkt.spans(text[:end])
-        start = self._spans[sure][0]
+        sure = max(sure, 0)
+        start = self._spans[sure][0] if sure else self._lead
         return self._spans[:sure] + [(start + a, start + b) for a, b in self._punkt.spans(text[start:end])]
 
     def _extend(self, end: int) -> None:
@@ -98,12 +101,11 @@ class Essay:
         return total + sum(self._span_tokens(counter, a, b) for a, b in spans[max(first, upto) : last])
 
     def _span_tokens(self, counter: Counter, start: int, end: int) -> int:
-        text = self._text if not self.padded else self._text.strip()
-        return counter.inner([f" {w}" for w in text[start:end].split(" ")])
+        return counter.inner(_WORD.findall(" " + self._text[start:end]))
 
     def slice(self, start: int, end: int) -> str:
         """The characters of a sentence given by `sentences`, or of a run of them."""
-        return (self._text.strip() if self.padded else self._text)[start:end]
+        return self._text[start:end]
 
 
 def essay_text(path: Path) -> str:

@@ -137,7 +137,7 @@ class Niah:
 
     def tokens(self, draft: NeedleDraft) -> int:
         """Tokens of the prompt: the haystack in bulk, the rest as a text from which the haystack is left out."""
-        if not self.counter.piecewise or (self.essay is not None and self.essay.padded):
+        if not self.counter.piecewise:
             return whole_tokens(self.counter, self.render(draft))
         if self.kind == "essay":
             return self._essay_tokens(draft)
@@ -191,7 +191,7 @@ class Niah:
     def position_tokens(self, draft: NeedleDraft, text: Text) -> int:
         """Tokens of `input` before the first answer, as upstream counts them: of that part encoded alone."""
         at = text.input.find(text.outputs[0])
-        if self.counter.piecewise and not (self.essay is not None and self.essay.padded):
+        if self.counter.piecewise:
             order = draft.needles if self.kind == "essay" else draft.needles[::-1]
             index = next(i for i, (_, value) in enumerate(order) if value == text.outputs[0])
             start = text.input.find(self.sentence(*order[index]))
