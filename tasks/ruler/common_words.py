@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from tasks.ruler.counting import Counter, single_digits
+from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
 from tasks.ruler.protocol import FAMILIES
+from tasks.ruler.rules import single_digits
 from tasks.ruler.words import all_words
 
 _STRINGS = FAMILIES["cwe"]

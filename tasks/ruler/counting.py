@@ -13,10 +13,10 @@ slower.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
-from tasks.ruler.protocol import FAMILIES, NOISE
+from tasks.ruler.rules import broken_rule
 from tasks.ruler.tokenizer import RulerTokenizer
 
 Left = Literal["start", "space", "line"]
@@ -25,6 +25,7 @@ Right = Literal["end", "space", "line"]
 _PIECE = re.compile(r" *[^ \n]+(?: *\n+)?")
 _BEFORE = {"start": "", "space": "a", "line": "a\n"}
 _AFTER = {"end": "", "space": " a", "line": "a"}
+_RUN = re.compile(r"[ -]?(?:[A-Za-z]+|[0-9]+)")
 _CACHE = 400_000  # pieces kept; beyond it the cache starts anew (about 60 MB)
 
 
@@ -35,7 +36,9 @@ class Counter:
         self.tokenizer = tokenizer
         self.why_whole: str | None = "asked for"
         if mode != "whole":
-            self.why_whole = None if mode == "piecewise" else broken_rule(tokenizer)
+            self.why_whole = (
+                None if mode == "piecewise" else broken_rule(tokenizer, Counter(tokenizer, "piecewise").text)
+            )
         self._cache: dict[tuple[str, str], dict[str, int]] = {}
         self._inner: dict[str, int] = {}
         self._joints: dict[str, int] = {}
@@ -96,6 +99,34 @@ class Counter:
             self._inner.update(zip(some, self.measure(some, left, right), strict=True))
         return self._inner
 
+    def runs(self, words: str) -> int:
+        """Tokens of words of letters, digits and hyphens, each after a space, by their runs; needs `splits_runs`."""
+        found = _RUN.findall(words)
+        cache = self._cache.setdefault(("run", "run"), {})
+        unknown = [run for run in set(found) if run not in cache]
+        letters = [run for run in unknown if run[0].isalpha()]
+        self._learn_between("1", letters, " a", cache)
+        self._learn_between("a", [run for run in unknown if not run[0].isalpha()], " a", cache)
+        return sum([cache[run] for run in found])
+
+    def halves(self, words: Sequence[str]) -> int:
+        """Tokens of " adjective-noun" words, each after and before a word, by their halves; needs `splits_runs`."""
+        heads = self._cache.setdefault(("space", "hyphen"), {})
+        tails = self._cache.setdefault(("hyphen", "space"), {})
+        pairs = [w.split("-", 1) for w in words]
+        self._learn_between("a ", [h for h in {h for h, _ in pairs} if h not in heads], "-a", heads)
+        self._learn_between("a-", [t for t in {t for _, t in pairs} if t not in tails], " a", tails)
+        return sum([heads[h] + tails[t] for h, t in pairs])
+
+    def _learn_between(self, before: str, pieces: list[str], after: str, cache: dict[str, int]) -> None:
+        """Measure pieces between two anchors; what the anchors bring themselves, white space or hyphen, is included."""
+        if pieces:
+            if len(cache) > _CACHE:
+                cache.clear()
+            excess = self._joint("a", after)
+            counts = self.tokenizer.counts([before + p + after for p in pieces])
+            cache.update(zip(pieces, [n - excess for n in counts], strict=True))
+
     def text(self, text: str, left: Left = "start", right: Right = "end") -> int:
         """Tokens of a text between the given neighbours, by its pieces; the whole text is encoded if it has no cut."""
         pieces = _PIECE.findall(text)
@@ -117,86 +148,3 @@ class Counter:
             after: Right = "space" if pieces[i + 1].startswith(" ") else "line"
             total += self.piece(piece, before, after)
         return total
-
-
-def broken_rule(tokenizer: RulerTokenizer) -> str | None:
-    """Why a tokenizer's tokens may cross a cut, in words; None if it keeps the rule. Kept with the tokenizer."""
-    if "rule" not in tokenizer.facts:
-        tokenizer.facts["rule"] = why = _examine(tokenizer)
-        if why:
-            tokenizer.notes.append(f"whole prompts are encoded (slower, same samples): {why}")
-    found: str | None = tokenizer.facts["rule"]
-    return found
-
-
-_PROBE_CHARS = "aZ09.,:;!?)(]['\"-_/%$é—…”中"
-_CROSSING = re.compile(r"\S |\n\S")
-
-
-def _examine(tokenizer: RulerTokenizer) -> str | None:
-    if tokenizer.fast is None:
-        return f"{tokenizer.name} is not a tokenizer of the tokenizers library"
-    if not _splits_at_cuts(tokenizer.fast):
-        crossing = next(_crossing_tokens(tokenizer.fast), None)
-        if crossing is not None:
-            return f"{tokenizer.name} has tokens such as {crossing!r}, which cross from a word or line into the next"
-    counter = Counter(tokenizer, "piecewise")
-    for text in _PROBES:
-        if counter.text(text) != tokenizer.count(text):
-            return f"{tokenizer.name} counts {text[:40]!r}... differently in pieces"
-    return None
-
-
-def _splits_at_cuts(fast: Any) -> bool:
-    """Whether the pre-tokenizer splits at every kind of cut, between all pairs of characters tried."""
-    pre = fast.pre_tokenizer
-    normalizer = fast.normalizer
-    if pre is None:
-        return False
-    for x in _PROBE_CHARS:
-        for glue in (" ", "\n", " \n", "\n\n"):
-            text, cuts = "b", []
-            for y in _PROBE_CHARS:
-                text += x + glue
-                cuts.append(len(text) - (1 if glue == " " else 0))
-                text += y + "b"
-            if normalizer is not None and normalizer.normalize_str(text) != text:
-                return False  # offsets would no longer be those of the text
-            starts = {start for _, (start, _) in pre.pre_tokenize_str(text)}
-            # Some pre-tokenizers drop the space they split at: then the next piece starts one later.
-            if not all(c in starts or (glue == " " and c + 1 in starts) for c in cuts):
-                return False
-    return True
-
-
-def _crossing_tokens(fast: Any) -> Iterator[str]:
-    """Vocabulary entries that contain a cut, in plain characters."""
-    special = {t.content for t in fast.get_added_tokens_decoder().values()}
-    for token in fast.get_vocab():
-        if token not in special:
-            plain = token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")
-            if _CROSSING.search(plain):
-                yield plain
-
-
-_PROBES = (
-    "".join(f["template"].replace("{context}", NOISE) + f["answer_prefix"] for f in FAMILIES.values()),
-    "One of the special magic numbers for contact lens-x-ray is: 8090293.\n One of it is: 12.  One of it: 9a-3. \nWhat"
-    "VAR XYZ = 97498\nVAR ABC = VAR XYZ \n1. word 2. café 3. co-op 10. 11. TV ... ... qpesej ...\nQuestion: (a) 'b'",
-    "Document 12:\n“Été” is 1,234.5% (e.g. U.S.)\n\nDocument 13:\nÜber-all [2] x_y/z…\n\nAnswer it — now or 中文 no",
-)
-
-
-def single_digits(tokenizer: RulerTokenizer) -> bool:
-    """Whether each digit is a token of its own: then a number's tokens follow from its length. Kept."""
-    if "digits" not in tokenizer.facts:
-        fast, single = tokenizer.fast, False
-        if fast is not None and len(set(tokenizer.counts([f"a {d}. a" for d in "0123456789"]))) == 1:
-            special = {t.content for t in fast.get_added_tokens_decoder().values()}
-            alone = re.compile(r"[\u0120\u2581 ]?[0-9]|<0x..>")
-            single = all(alone.fullmatch(t) or t in special for t in fast.get_vocab() if _DIGIT.search(t))
-        tokenizer.facts["digits"] = single
-    return bool(tokenizer.facts["digits"])
-
-
-_DIGIT = re.compile("[0-9]")

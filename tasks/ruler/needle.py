@@ -11,6 +11,7 @@ from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
 from tasks.ruler.haystack import Essay
 from tasks.ruler.protocol import FAMILIES, NOISE
+from tasks.ruler.rules import single_digits, splits_runs
 from tasks.ruler.words import key_words
 
 _STRINGS = FAMILIES["niah"]
@@ -153,9 +154,23 @@ class Niah:
         fixed = self.counter.text(b.rstrip(" "), "line", "space") + self.counter.text(" is:", "space", "space")
         assert m == " is: "
         some = draft.lines[:lines]
-        keys = self.counter.measure([f" {key}" for key, _ in some], "space", "space")
-        values = self.counter.measure([f" {value}{e}\n" for _, value in some], "space", "line")
-        return lines * fixed + sum(keys) + sum(values)
+        return (
+            lines * fixed
+            + self._many(self.keys, [k for k, _ in some], "")
+            + self._many(self.values, [v for _, v in some], f"{e}\n")
+        )
+
+    def _many(self, kind: str, words: list[str], end: str) -> int:
+        """Tokens of " word" + `end` for keys or values of one kind, which are too many and too new to be cached."""
+        counter = self.counter
+        if kind == "numbers" and words and single_digits(counter.tokenizer):
+            return len(words) * counter.piece(f" {words[0]}{end}", "space", "line" if end else "space")
+        if kind != "words" and splits_runs(counter.tokenizer):
+            last = counter.text(f" a{end}", "space", "line") - counter.text(" a", "space", "space") if end else 0
+            return counter.runs(" " + " ".join(words)) + len(words) * last
+        if kind == "words" and splits_runs(counter.tokenizer):
+            return counter.halves(words)
+        return sum(counter.measure([f" {w}{end}" for w in words], "space", "line" if end else "space"))
 
     def _essay_tokens(self, draft: NeedleDraft, stop: int | None = None) -> int:
         """Tokens of an essay prompt; with `stop`, of what stands before the needle number `stop`."""

@@ -53,9 +53,7 @@ def _last_pair(ranks: dict[bytes, int], token: bytes, rank: int) -> list[bytes]:
     """The two parts whose merge makes a token: what BPE with only the lower ranks leaves of it."""
     parts = [bytes([b]) for b in token]
     while len(parts) > 2:
-        best = min(
-            range(len(parts) - 1), key=lambda i: min(ranks.get(parts[i] + parts[i + 1], 1 << 30), 1 << 30)
-        )
+        best = min(range(len(parts) - 1), key=lambda i: min(ranks.get(parts[i] + parts[i + 1], 1 << 30), 1 << 30))
         if ranks.get(parts[best] + parts[best + 1], 1 << 30) >= rank:
             break
         parts[best : best + 2] = [parts[best] + parts[best + 1]]
@@ -103,9 +101,12 @@ def llama() -> Tokenizer:
     state = json.loads(trained.to_str())["model"]
     made = Tokenizer(
         models.BPE(
-            vocab=state["vocab"], merges=[tuple(m) for m in state["merges"]], unk_token="<unk>",
-            fuse_unk=True, byte_fallback=True,
-        )  # fmt: skip
+            vocab=state["vocab"],
+            merges=[tuple(m) for m in state["merges"]],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
     )
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -135,9 +136,7 @@ def unigram_plain() -> Tokenizer:
     """Unigram without a normaliser: a newline is an unknown character inside a word."""
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=3000, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=3000, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False)
     made.train_from_iterator((line.replace("\n", " ") for line in corpus()), trainer)
     return made
 
