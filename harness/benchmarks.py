@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from harness.asks import Ask
 from harness.config import Config
 from harness.data import DataFolder
 from harness.engine import Choice, Completion
-from harness.lm import Ask
 from harness.tokenizer import Tokenizer
 from harness.types import Benchmark, Cell, GatedevalError
 

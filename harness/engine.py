@@ -28,7 +28,7 @@ class EngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt to continue. `stop`: strings at which the answer ends, not part of it. `temperature` 0 is greedy."""
+    """One prompt to continue. `stop`: strings at which the answer ends, not part of it; `temperature` 0: greedy."""
 
     key: Hashable
     ids: Sequence[int]
@@ -65,6 +65,18 @@ class Choice:
     logprobs: tuple[float, ...]
     greedy: tuple[bool, ...]
     seconds: float
+
+
+def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str, what: object) -> None:
+    """Raise GatedevalError, with the count, when prompt plus answer exceed the context setting's maximum."""
+    if prompt_tokens < 1:
+        raise GatedevalError(f"{what}: the prompt is empty")
+    if (total := prompt_tokens + answer_tokens) > limit:
+        raise GatedevalError(
+            f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, {total - limit} over the"
+            f" {limit} of context {setting!r}; nothing is ever truncated: raise max_length, or leave this benchmark out"
+            " of this context"
+        )
 
 
 class Engine:
@@ -225,16 +237,8 @@ class Engine:
 
     # --- the three verbs -----------------------------------------------------------------------------------------
 
-    def check_fits(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
-        """Raise GatedevalError, with the count, when prompt plus answer exceed the context setting's maximum."""
-        if prompt_tokens < 1:
-            raise GatedevalError(f"{what}: the prompt is empty")
-        if (total := prompt_tokens + answer_tokens) > self.max_length:
-            raise GatedevalError(
-                f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, "
-                f"{total - self.max_length} over the {self.max_length} of context {self.setting.label!r}; nothing is "
-                "ever truncated: raise max_length, or leave this benchmark out of this context"
-            )
+    def _check(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
+        check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, what)
 
     def answer(self, requests: Iterable[Prompt | Question]) -> Iterator[Completion | Choice]:
         """Answer prompts and questions as one stream; answers arrive in the order in which they finish."""
@@ -286,7 +290,7 @@ class Engine:
         final = RequestOutputKind.FINAL_ONLY
         for request in requests:
             if isinstance(request, Prompt):
-                self.check_fits(len(request.ids), request.max_tokens, request.key)
+                self._check(len(request.ids), request.max_tokens, request.key)
                 params = SamplingParams(
                     temperature=request.temperature,
                     seed=0 if request.temperature else None,
@@ -297,7 +301,7 @@ class Engine:
                 yield request, request.ids, params
                 continue
             for ctx, continuation in request.options:
-                self.check_fits(len(ctx), len(continuation), request.key)
+                self._check(len(ctx), len(continuation), request.key)
             tree = trees[request.key] = _Tree(request)
             for node in tree.nodes:
                 asked = _padded(sorted(node.children))

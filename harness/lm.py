@@ -1,17 +1,13 @@
 """lm-eval's `LM` interface over the engine: used by the runner, and by plain `lm_eval --model gatedeval`.
 
-The runner streams: `LM.stream` takes lm-eval instances grouped by sample and hands each answer on as it finishes.
-lm-eval's own batch calls are thin loops over it.
+Its batch calls are thin loops over `stream`, which hands each answer on as it finishes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.api.model import TemplateLM
@@ -19,26 +15,12 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from harness import context
+from harness.asks import DEFAULT_ANSWER_TOKENS, Ask, Asker, generation
 from harness.config import Engine as EngineOptions
 from harness.data import DataFolder
-from harness.engine import Choice, Completion, Engine, Prompt, Question
+from harness.engine import Choice, Completion, Engine
 from harness.tokenizer import Tokenizer
 from harness.types import ContextSetting, GatedevalError, Model, Yarn
-
-DEFAULT_ANSWER_TOKENS = 256  # lm-eval's own default where a task names none
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One sample's question to the model: a prompt to continue, or (context, continuation) pairs to compare."""
-
-    key: Hashable
-    prompt: str | None = None
-    pairs: tuple[tuple[str, str], ...] = ()
-    max_tokens: int = DEFAULT_ANSWER_TOKENS
-    stop: tuple[str, ...] = ()
-    temperature: float = 0.0
 
 
 @register_model("gatedeval")
@@ -112,7 +94,7 @@ class GatedevalLM(TemplateLM):
     @property
     def prefix_token_id(self) -> int:
         """What an empty context is conditioned on: BOS where there is one, else end-of-text."""
-        return self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.eot_token_id
+        return self.tok.start_id
 
     @property
     def tokenizer_name(self) -> str:
@@ -131,42 +113,11 @@ class GatedevalLM(TemplateLM):
 
     # --- streaming -----------------------------------------------------------------------------------------------
 
-    def request(self, ask: Ask) -> Prompt | Question:
-        """The token ids that `ask` comes to. Raises GatedevalError when they do not fit the context setting."""
-        if ask.prompt is not None:
-            ids = self.tok.encode(ask.prompt)
-            self.engine.check_fits(len(ids), ask.max_tokens, ask.key)
-            return Prompt(ask.key, ids, ask.max_tokens, ask.stop, ask.temperature)
-        options = []
-        for ctx, continuation in ask.pairs:
-            context_ids, continuation_ids = self._pair(ctx, continuation)
-            self.engine.check_fits(len(context_ids), len(continuation_ids), ask.key)
-            options.append((tuple(context_ids), tuple(continuation_ids)))
-        return Question(ask.key, tuple(options))
-
     def stream(self, asks: Iterable[Ask]) -> Iterator[Completion | Choice]:
         """Answer as asks come; answers arrive in the order in which they finish."""
-        return self.engine.answer(self.request(ask) for ask in asks)
-
-    def sample_hash(self, request: Prompt | Question, model_hash: str) -> str:
-        """Content hash of all that can change the answer: token ids, sampling, weights, dtype, rotary encoding.
-
-        `model_hash`: the checkpoint's fingerprint. Throughput knobs are left out on purpose.
-        """
-        if isinstance(request, Prompt):
-            asked: Any = [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
-        else:
-            asked = [[list(c), list(t)] for c, t in request.options]
-        rope = context.rope_of(self.engine.setting, self.engine.checkpoint.config).parameters
-        facts = {"asked": asked, "model": model_hash, "dtype": self.engine.facts["dtype"], "rope": dict(rope)}
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
-
-    def _pair(self, ctx: str, continuation: str) -> tuple[list[int], list[int]]:
-        """lm-eval's split of context and continuation into ids, an empty context included."""
-        if ctx:
-            return self._encode_pair(ctx, continuation)
-        ids = self.tok.encode(continuation, special=False)
-        return ([self.prefix_token_id], ids) if ids[0] != self.prefix_token_id else (ids[:1], ids[1:])
+        engine = self.engine
+        asker = Asker(self.tok, engine.checkpoint, engine.setting, engine.max_length, engine.model.dtype)
+        return engine.answer(asker.request(ask) for ask in asks)
 
     # --- lm-eval's batch calls -----------------------------------------------------------------------------------
 
@@ -209,31 +160,6 @@ class GatedevalLM(TemplateLM):
             pairs = [(None, *make_disjoint_window(window)) for window in windows]
             total.append(sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs)))
         return total
-
-
-def generation(key: Hashable, prompt: str, settings: Mapping[str, Any]) -> Ask:
-    """An `Ask` from lm-eval's generation settings.
-
-    Raises:
-        GatedevalError: a setting that is not honoured here (so that none is silently ignored).
-    """
-    settings = dict(settings)
-    stop = settings.pop("until", None) or []
-    limit = None
-    for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"):
-        limit = settings.pop(name, None) or limit
-    temperature = float(settings.pop("temperature", 0.0) or 0.0)
-    if not settings.pop("do_sample", temperature > 0):
-        temperature = 0.0
-    if settings:
-        raise GatedevalError(f"{key}: generation settings {sorted(settings)} are not supported by gatedeval's engine")
-    return Ask(
-        key,
-        prompt=prompt,
-        max_tokens=int(limit or DEFAULT_ANSWER_TOKENS),
-        stop=tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s),
-        temperature=temperature,
-    )
 
 
 def _by_document(requests: Sequence[Any]) -> list[list[int]]:

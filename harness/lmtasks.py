@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from harness.asks import Ask, generation
 from harness.data import DataFolder
 from harness.engine import Choice, Completion
-from harness.lm import Ask, generation
 from harness.types import GatedevalError
 
 _log = logging.getLogger("gatedeval")

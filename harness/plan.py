@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import benchmarks, context
+from harness.asks import Ask
 from harness.benchmarks import Setup
 from harness.checkpoints import Checkpoint, inspect, resolve, tokenizer_path, tokenizer_sha256
 from harness.config import Config
@@ -159,7 +160,7 @@ def _count(plan: Plan, label: str, benchmark: Benchmark, cell: Cell) -> tuple[in
     return total, longest
 
 
-def _sizes(tokenizer: Tokenizer, ask: benchmarks.Ask) -> Iterator[tuple[int, int]]:
+def _sizes(tokenizer: Tokenizer, ask: Ask) -> Iterator[tuple[int, int]]:
     """(prompt tokens, answer tokens) of every request that `ask` comes to."""
     if ask.prompt is not None:
         yield len(tokenizer.encode(ask.prompt)), ask.max_tokens

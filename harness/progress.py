@@ -49,9 +49,12 @@ class Progress:
         else:
             print(line, file=sys.stderr, flush=True)
 
+    def resume(self) -> None:
+        """Work goes on: the time since the last sample was spent otherwise (an engine was started)."""
+        self.last = time.monotonic()
+
     def enter(self, cell: Cell) -> None:
         """The stream has come to `cell`."""
-        self.last = time.monotonic()
         if self.bar is not None:
             self.bar.set_description(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}".rstrip())
 

@@ -6,6 +6,7 @@ that breaks is recorded with its error and the others go on.
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
 import subprocess
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__, benchmarks
+from harness.asks import Asker
 from harness.benchmarks import Job, answer_text
 from harness.checkpoints import tokenizer_sha256
 from harness.config import to_dict
-from harness.engine import Choice, Completion, Engine, EngineError
-from harness.lm import GatedevalLM
+from harness.engine import Choice, Completion, Engine, EngineError, Prompt, Question
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.store import Store
@@ -57,31 +58,72 @@ def run(plan: Plan, path: Path, *, progress: Progress | None = None) -> tuple[st
 
 
 def _run_model(plan: Plan, label: str, store: Store, progress: Progress, tally: Tally) -> None:
-    """All cells of one model. The engine is started once, and once more after each death, as long as cells are left."""
+    """All cells of one model. Its engine is started when the first sample is owed, and again after each death."""
     waiting = {s.label: plan.of(label, s.label) for s in plan.config.contexts}
     while any(waiting.values()):
         settings = [s for s in plan.config.contexts if waiting[s.label]]
+        live = _LiveEngine(plan, label, settings, store, progress)
         try:
-            progress.say(f"{label}: starting vLLM")
-            engine = Engine(plan.models[label].model, settings, plan.config.engine)
-        except EngineError as error:
+            for setting in settings:
+                _run_cells(plan, live, setting, waiting, store, progress, tally)
+        except EngineDiedAtStart as error:
             for cell in (c for cells in waiting.values() for c in cells):
                 _fail(store, cell, str(error), tally, progress)
             return
-        with engine:
-            _record_model(plan, label, engine, store)
-            lm = GatedevalLM(engine=engine)
+        except EngineError as error:  # `waiting` no longer holds the cells that it died on
+            progress.say(f"{label}: {error}; going on with the other cells")
+        finally:
+            live.close()
+
+
+class EngineDiedAtStart(EngineError):
+    """vLLM could not start on the model: none of its cells can be had."""
+
+
+class _LiveEngine:
+    """A model's engine, started when it is first needed: a finished run is recognised without one."""
+
+    def __init__(
+        self, plan: Plan, label: str, settings: list[ContextSetting], store: Store, progress: Progress
+    ) -> None:
+        self.plan, self.label, self.settings, self.store, self.progress = plan, label, settings, store, progress
+        self.engine: Engine | None = None
+
+    def under(self, setting: ContextSetting) -> Engine:
+        """The engine, running, under `setting`."""
+        if self.engine is None:
+            self.progress.say(f"{self.label}: starting vLLM")
             try:
-                for setting in settings:
-                    engine.set_context(setting)
-                    _run_cells(plan, lm, setting, waiting, store, progress, tally)
-            except EngineError as error:  # `waiting` no longer holds the cells that it died on
-                progress.say(f"{label}: {error}; going on with the other cells")
+                self.engine = Engine(self.plan.models[self.label].model, self.settings, self.plan.config.engine)
+            except EngineError as error:
+                raise EngineDiedAtStart(str(error)) from error
+            models = dict(self.store.manifest["models"])
+            models[self.label] = {**models[self.label], "engine": self.engine.facts}
+            self.store.update_manifest(models=models)
+            self.progress.resume()
+        if self.engine.setting != setting:
+            self.engine.set_context(setting)
+        return self.engine
+
+    def close(self) -> None:
+        """Stop it, if it runs."""
+        if self.engine is not None:
+            self.engine.close()
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A sample that the engine is working on."""
+
+    cell: Cell
+    job: Job
+    tokens: int
+    digest: str
 
 
 def _run_cells(
     plan: Plan,
-    lm: GatedevalLM,
+    live: _LiveEngine,
     setting: ContextSetting,
     waiting: dict[str, list[Cell]],
     store: Store,
@@ -89,74 +131,92 @@ def _run_cells(
     tally: Tally,
 ) -> None:
     """The cells of one context setting as one stream of requests, long prompts first."""
-    label = lm.engine.model.label
-    setup, model_hash = plan.setup(label), store.manifest["models"][label]["fingerprint"]
     cells = sorted(waiting[setting.label], key=lambda c: -c.length)
-    open_jobs: dict[Any, tuple[Cell, Job, int, str]] = {}
+    opened: dict[Any, _Open] = {}
     broken: set[Cell] = set()
 
-    def requests() -> Iterator[Any]:
-        for cell in cells:
-            done, hashes = store.done(cell), {}
-            progress.enter(cell)
-            try:
-                limit = plan.models[label].max_lengths[setting.label]
-                for job in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
-                    request = lm.request(job.ask)
-                    tokens = _prompt_tokens(request)
-                    hashes[job.id] = lm.sample_hash(request, model_hash)
-                    if done.get(job.id) == hashes[job.id]:
-                        tally.reused += 1
-                        progress.advance(cell, tokens, 0, reused=True)
-                        continue
-                    tally.redone += job.id in done
-                    tally.asked += 1
-                    open_jobs[job.ask.key] = (cell, job, tokens, hashes[job.id])
-                    yield request
-                store.expect(cell, hashes)
-            except GatedevalError as error:
-                broken.add(cell)
-                _fail(store, cell, str(error), tally, progress)
+    def fail(cell: Cell, error: Exception) -> None:
+        broken.add(cell)
+        _fail(store, cell, str(error), tally, progress)
 
+    owed = _owed(plan, setting, cells, store, progress, tally, opened, fail)
+    thinking = plan.config.thinking
     try:
-        for answer in lm.engine.answer(requests()):
-            cell, job, tokens, digest = open_jobs.pop(answer.key)
-            if cell in broken:
+        first = next(owed, None)
+        answers = live.under(setting).answer(itertools.chain([first], owed)) if first is not None else iter(())
+        for answer in answers:
+            item = opened.pop(answer.key)
+            if item.cell in broken:
                 continue
             try:
-                store.append(cell, _sample(job, answer, tokens, digest, setup.thinking))
-                progress.advance(cell, tokens, answer.tokens if isinstance(answer, Completion) else 1)
+                store.append(item.cell, _sample(item, answer, thinking))
+                progress.advance(item.cell, item.tokens, answer.tokens if isinstance(answer, Completion) else 1)
             except ScoreError as error:
-                broken.add(cell)
-                _fail(store, cell, str(error), tally, progress)
-    except EngineError as error:
-        died_on = {cell for cell, *_ in open_jobs.values()}
-        for cell in died_on:
-            _fail(store, cell, str(error), tally, progress)
-        waiting[setting.label] = [c for c in cells if c not in died_on | broken and not _complete(store, c)]
+                fail(item.cell, error)
+    except EngineDiedAtStart:
         raise
-    for cell in cells:
-        if cell not in broken:
-            store.clear_failure(cell)
+    except EngineError as error:
+        for cell in {item.cell for item in opened.values()} - broken:
+            fail(cell, error)
+        waiting[setting.label] = [c for c in cells if c not in broken and not _complete(store, c)]
+        raise
+    for cell in set(cells) - broken:
+        store.clear_failure(cell)
     waiting[setting.label] = []
+
+
+def _owed(
+    plan: Plan,
+    setting: ContextSetting,
+    cells: list[Cell],
+    store: Store,
+    progress: Progress,
+    tally: Tally,
+    opened: dict[Any, _Open],
+    fail: Callable[[Cell, Exception], None],
+) -> Iterator[Prompt | Question]:
+    """Requests for the samples of `cells` that the run does not hold yet; what is sent is entered in `opened`."""
+    if not cells:
+        return
+    label = cells[0].model
+    planned, fingerprint = plan.models[label], store.manifest["models"][label]["fingerprint"]
+    limit = planned.max_lengths[setting.label]
+    setup = plan.setup(label)
+    asker = Asker(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
+    for cell in cells:
+        progress.enter(cell)
+        done, hashes = store.done(cell), {}
+        try:
+            for job in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
+                request = asker.request(job.ask)
+                tokens, digest = _prompt_tokens(request), asker.sample_hash(request, fingerprint)
+                hashes[job.id] = digest
+                if done.get(job.id) == digest:
+                    tally.reused += 1
+                    progress.advance(cell, tokens, 0, reused=True)
+                    continue
+                tally.redone += job.id in done
+                tally.asked += 1
+                opened[job.ask.key] = _Open(cell, job, tokens, digest)
+                yield request
+            store.expect(cell, hashes)
+        except GatedevalError as error:
+            fail(cell, error)
 
 
 class ScoreError(GatedevalError):
     """A response that cannot be scored: the cell fails, since leaving the sample out would be a silent wrong number."""
 
 
-def _sample(job: Job, answer: Completion | Choice, tokens: int, digest: str, thinking: bool) -> Sample:
+def _sample(item: _Open, answer: Completion | Choice, thinking: bool) -> Sample:
     """The line that is stored for one finished sample."""
+    job, extra = item.job, dict(item.job.extra)
     if isinstance(answer, Choice):
-        text = ""
-        response, answer_tokens, reason = (
-            str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__)),
-            0,
-            "choose",
-        )
-        extra = {**job.extra, "logprobs": list(answer.logprobs)}
+        text, tokens, reason = "", 0, "choose"
+        response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
+        extra["logprobs"] = list(answer.logprobs)
     else:
-        response, answer_tokens, reason, extra = answer.text, answer.tokens, answer.finish_reason, job.extra
+        response, tokens, reason = answer.text, answer.tokens, answer.finish_reason
         try:
             text = answer_text(answer, thinking, job.ask.key)
         except GatedevalError as error:
@@ -166,11 +226,11 @@ def _sample(job: Job, answer: Completion | Choice, tokens: int, digest: str, thi
         raise ScoreError(f"{job.ask.key}: no finite score ({scores})")
     return Sample(
         id=job.id,
-        hash=digest,
-        prompt_tokens=tokens,
+        hash=item.digest,
+        prompt_tokens=item.tokens,
         references=job.references,
         response=response,
-        response_tokens=answer_tokens,
+        response_tokens=tokens,
         finish_reason=reason,
         scores=scores,
         seconds=round(answer.seconds, 4),
@@ -178,9 +238,9 @@ def _sample(job: Job, answer: Completion | Choice, tokens: int, digest: str, thi
     )
 
 
-def _prompt_tokens(request: Any) -> int:
+def _prompt_tokens(request: Prompt | Question) -> int:
     """Tokens of the prompt as sent; of the longest option where options are compared."""
-    if hasattr(request, "ids"):
+    if isinstance(request, Prompt):
         return len(request.ids)
     return max(len(ctx) + len(continuation) for ctx, continuation in request.options)
 
@@ -228,13 +288,6 @@ def manifest(plan: Plan) -> dict[str, Any]:
         "options": _options(plan),
         "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-
-
-def _record_model(plan: Plan, label: str, engine: Engine, store: Store) -> None:
-    """What the live engine said of itself, beside what was planned."""
-    models = dict(store.manifest["models"])
-    models[label] = {**models[label], "engine": engine.facts}
-    store.update_manifest(models=models)
 
 
 def _options(plan: Plan) -> dict[str, Any]:

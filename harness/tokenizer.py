@@ -43,6 +43,11 @@ class Tokenizer:
                 return tuple(full[:start])
         return ()
 
+    @property
+    def start_id(self) -> int:
+        """What a text without context is conditioned on: BOS where there is one, else end-of-text."""
+        return self.hf.bos_token_id if self.hf.bos_token_id is not None else self.hf.eos_token_id
+
     @cached_property
     def _prefix_text(self) -> str:
         return self.hf.decode(list(self.prefix_ids)) if self.prefix_ids else ""

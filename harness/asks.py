@@ -1,0 +1,115 @@
+"""From a sample's text to the token ids that are sent, and the hash that says whether its answer is still good.
+
+Needs a tokenizer and a checkpoint's headers, no engine: a finished run can thus be recognised without starting one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness import context
+from harness.checkpoints import Checkpoint
+from harness.engine import Prompt, Question, check_fits
+from harness.tokenizer import Tokenizer
+from harness.types import ContextSetting, GatedevalError
+
+DEFAULT_ANSWER_TOKENS = 256  # lm-eval's own default where a task names none
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One sample's question to the model: a prompt to continue, or (context, continuation) pairs to compare."""
+
+    key: Hashable
+    prompt: str | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
+    max_tokens: int = DEFAULT_ANSWER_TOKENS
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+
+
+class Asker:
+    """Turns asks into requests for one model under one context setting.
+
+    `max_length`: tokens that prompt and answer may take together. `dtype`: the model's, as configured.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, checkpoint: Checkpoint, setting: ContextSetting, max_length: int, dtype: str
+    ) -> None:
+        self.tokenizer, self.setting, self.max_length = tokenizer, setting, max_length
+        rope: Mapping[str, Any] = {}
+        if checkpoint.layout is not None or not context.is_native(setting):
+            rope = context.rope_of(setting, checkpoint.config).parameters
+        self._constant = {"dtype": [dtype, checkpoint.dtype], "rope": dict(rope)}
+
+    def request(self, ask: Ask) -> Prompt | Question:
+        """The token ids that `ask` comes to. Raises GatedevalError when they do not fit the context setting."""
+        if ask.prompt is not None:
+            ids = self.tokenizer.encode(ask.prompt)
+            self._check(len(ids), ask.max_tokens, ask.key)
+            return Prompt(ask.key, ids, ask.max_tokens, ask.stop, ask.temperature)
+        options = []
+        for ctx, continuation in ask.pairs:
+            context_ids, continuation_ids = self.pair(ctx, continuation)
+            self._check(len(context_ids), len(continuation_ids), ask.key)
+            options.append((tuple(context_ids), tuple(continuation_ids)))
+        return Question(ask.key, tuple(options))
+
+    def pair(self, ctx: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Ids of context and continuation, split as lm-eval splits them.
+
+        Spaces at the context's end belong to the continuation; both are encoded as one text, and the continuation is
+        what comes after as many ids as the context alone has. An empty context is BOS (or end-of-text).
+        """
+        encode = self.tokenizer.encode
+        if not ctx:
+            ids, first = encode(continuation, special=False), self.tokenizer.start_id
+            return ([first], ids) if ids[0] != first else (ids[:1], ids[1:])
+        stripped = ctx.rstrip()
+        whole, alone = encode(ctx + continuation), encode(stripped)
+        return alone, whole[len(alone) :]
+
+    def sample_hash(self, request: Prompt | Question, fingerprint: str) -> str:
+        """Content hash of all that can change the answer: token ids, sampling, weights, dtype, rotary encoding.
+
+        `fingerprint`: the checkpoint's. Throughput knobs are left out on purpose.
+        """
+        if isinstance(request, Prompt):
+            asked: Any = [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
+        else:
+            asked = [[list(c), list(t)] for c, t in request.options]
+        facts = {"asked": asked, "model": fingerprint, **self._constant}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _check(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
+        check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, what)
+
+
+def generation(key: Hashable, prompt: str, settings: Mapping[str, Any]) -> Ask:
+    """An `Ask` from lm-eval's generation settings.
+
+    Raises:
+        GatedevalError: a setting that is not honoured here (so that none is silently ignored).
+    """
+    settings = dict(settings)
+    stop = settings.pop("until", None) or []
+    limit = None
+    for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"):
+        limit = settings.pop(name, None) or limit
+    temperature = float(settings.pop("temperature", 0.0) or 0.0)
+    if not settings.pop("do_sample", temperature > 0):
+        temperature = 0.0
+    if settings:
+        raise GatedevalError(f"{key}: generation settings {sorted(settings)} are not supported by gatedeval's engine")
+    return Ask(
+        key,
+        prompt=prompt,
+        max_tokens=int(limit or DEFAULT_ANSWER_TOKENS),
+        stop=tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s),
+        temperature=temperature,
+    )
