@@ -73,9 +73,9 @@ def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str,
         raise GatedevalError(f"{what}: the prompt is empty")
     if (total := prompt_tokens + answer_tokens) > limit:
         raise GatedevalError(
-            f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, {total - limit} over the"
-            f" {limit} of context {setting!r}; nothing is ever truncated: raise max_length, or leave this benchmark out"
-            " of this context"
+            f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, {total - limit} over"
+            f" the {limit} of context {setting!r}; nothing is ever truncated: raise max_length, or leave this"
+            " benchmark out of this context"
         )
 
 
