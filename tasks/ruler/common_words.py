@@ -95,7 +95,15 @@ class CommonWords:
         """The prompt and the common words in drawing order. No place holds the answer: the whole list does."""
         lists = [" ".join([f"{i}. {w}" for i, w in enumerate(x.entries(), 1)]) for x in (draft.example, draft.real)]
         prompt = self._head + lists[0] + self._between(draft) + lists[1] + self._question + self._prefix
-        return Text(*split_prompt(prompt, self._prefix), draft.real.words[: draft.real.common])
+        answers = draft.real.words[: draft.real.common]
+        solved = draft.example.words[: draft.example.common]
+        complete = len(answers) == self.num_common and all(f" {w}" in lists[1] for w in answers)
+        given = len(answers) if set(answers) <= set(solved) else 0  # the example's solution would be the answer
+        return Text(*split_prompt(prompt, self._prefix), answers, complete=complete, elsewhere=given)
+
+    def offsets(self, draft: WordsDraft, text: Text) -> list[int]:
+        """None: the whole list is the evidence."""
+        return []
 
     def tokens(self, draft: WordsDraft) -> int:
         """Tokens of the prompt: each distinct word and each number once."""

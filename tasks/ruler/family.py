@@ -26,7 +26,9 @@ class Text:
     answer_prefix: str
     outputs: list[str]
     evidence: list[tuple[int, int]] = field(default_factory=list)  # character ranges in `input` that hold the answer
-    foreign: list[str] = field(default_factory=list)  # strings that must occur nowhere in `input` outside `evidence`
+    complete: bool = True  # all that the answer rests on is in `input`
+    elsewhere: int = 0  # answers that stand outside the evidence, where that gives them away
+    place: tuple[int, int] | None = None  # (position from 1, number of documents) of the gold document
 
     @property
     def prompt(self) -> str:
@@ -47,6 +49,9 @@ class Family(Protocol):
 
     def tokens(self, draft: Any) -> int:
         """Tokens of the rendered prompt (input and answer prefix as one string), special tokens not added."""
+
+    def offsets(self, draft: Any, text: Text) -> list[int]:
+        """Tokens before each evidence of `text`, where tokens are counted in pieces."""
 
 
 @dataclass
@@ -69,7 +74,7 @@ class Draws:
     def order(self, size: int) -> Sequence[int]:
         """Where each position of a shuffled list takes its element from."""
         if self.fixed:
-            return _fixed_order(size, self.seed)
+            return fixed_order(size, self.seed)
         order = list(range(size))
         self.rng.shuffle(order)
         return order
@@ -90,7 +95,8 @@ class Draws:
 
 
 @lru_cache(maxsize=24)
-def _fixed_order(size: int, seed: int) -> MutableSequence[int]:
+def fixed_order(size: int, seed: int) -> MutableSequence[int]:
+    """Where each position of a list shuffled by `random.Random(seed)` takes its element from."""
     order = list(range(size))
     random.Random(seed).shuffle(order)
     return array("I", order)

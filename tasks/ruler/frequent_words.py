@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Text, split_prompt, whole_tokens
+from tasks.ruler.family import Draws, Text, fixed_order, split_prompt, whole_tokens
 from tasks.ruler.fit import TooShort
 from tasks.ruler.protocol import FAMILIES
 
@@ -23,6 +23,7 @@ class CodedDraft:
 
     words: list[str]
     total: int
+    order_seed: int | None = None  # of the order of the words; None: the fixed one
 
 
 class FrequentWords:
@@ -52,11 +53,14 @@ class FrequentWords:
             distinct.add("".join(choices(letters, k=self.letters)))
         ranked = self.draws.shuffled(sorted(distinct))
         ranked[0] = _STRINGS["noise_word"]
-        return CodedDraft(ranked, size)
+        return CodedDraft(ranked, size, None if self.draws.fixed else self.draws.rng.getrandbits(64))
 
     def with_total(self, draft: CodedDraft, total: int) -> CodedDraft:
         """The same vocabulary at another size."""
-        return CodedDraft(draft.words, total)
+        return CodedDraft(draft.words, total, draft.order_seed)
+
+    def _order(self, draft: CodedDraft, size: int) -> Sequence[int]:
+        return self.draws.order(size) if draft.order_seed is None else fixed_order(size, draft.order_seed)
 
     def counts(self, total: int) -> list[int]:
         """How often each rank stands in the text; trailing ranks that do not occur are left out."""
@@ -70,12 +74,17 @@ class FrequentWords:
 
     def _sequence(self, draft: CodedDraft) -> list[str]:
         pool = [w for w, n in zip(draft.words, self.counts(draft.total), strict=False) for _ in range(n)]
-        return self.draws.shuffled(pool)
+        return [pool[i] for i in self._order(draft, len(pool))]
 
     def render(self, draft: CodedDraft) -> Text:
         """The prompt and the words of rank 2 to 4. No place holds the answer: the whole text does."""
         prompt = self._head + " ".join(self._sequence(draft)) + self._tail
-        return Text(*split_prompt(prompt, self._prefix), draft.words[1:4])
+        complete = len(self.counts(draft.total)) >= 4
+        return Text(*split_prompt(prompt, self._prefix), draft.words[1:4], complete=complete)
+
+    def offsets(self, draft: CodedDraft, text: Text) -> list[int]:
+        """None: the whole text is the evidence."""
+        return []
 
     def tokens(self, draft: CodedDraft) -> int:
         """Tokens of the prompt: each coded word once, and the last one where the text ends."""
@@ -84,7 +93,7 @@ class FrequentWords:
         counts = self.counts(draft.total)
         if not counts:
             return self.counter.text(self._head + self._tail)
-        last_place = self.draws.order(sum(counts))[-1]
+        last_place = self._order(draft, sum(counts))[-1]
         rank = 0
         while last_place >= counts[rank]:
             last_place -= counts[rank]

@@ -18,8 +18,9 @@ from tasks.ruler.haystack import load_essay
 from tasks.ruler.needle import Niah
 from tasks.ruler.protocol import ANSWER_TOKENS, NEEDS, SETTINGS, TASKS
 from tasks.ruler.qa import QuestionAnswering, load_documents
-from tasks.ruler.sample import RulerSample, Validity
+from tasks.ruler.sample import RulerSample
 from tasks.ruler.tokenizer import RulerTokenizer, load_tokenizer
+from tasks.ruler.validity import validate
 from tasks.ruler.variable_tracking import VariableTracking
 
 PROFILES = ("nvidia", "fair")
@@ -209,11 +210,12 @@ def _rows(request: Request, counter: Counter, start: int) -> Iterator[RulerSampl
             if row < start:
                 continue  # only its draws were needed
             text = family.render(draft)
-            if (row - start) % CHECK_EVERY == 0 and counter.piecewise:
+            checked = (row - start) % CHECK_EVERY == 0 and counter.piecewise
+            if checked:
                 whole = whole_tokens(counter, text)
                 if whole != tokens:
                     raise _Miscounted(f"sample {row} takes {whole} tokens, its pieces make {tokens}")
-            yield make_sample(request, family, counter, draft, text, tokens, row)
+            yield make_sample(request, family, counter, draft, text, tokens, row, "checked" if checked else "")
     except TooShort as error:
         raise too_short(request, error, where) from error
     except Rejected as error:
@@ -263,22 +265,18 @@ def _accept(family: Family, size: int, row: int) -> tuple[Any, int]:
 
 
 def make_sample(
-    request: Request, family: Family, counter: Counter, draft: Any, text: Text, tokens: int, row: int
+    request: Request, family: Family, counter: Counter, draft: Any, text: Text, tokens: int, row: int, counted: str = ""
 ) -> RulerSample:
-    """The sample of a rendered draft, with what was checked about it."""
-    budget = ANSWER_TOKENS[request.task]
+    """The sample of a rendered draft, with what was checked about it. Raises GatedevalError beyond `max_model_len`."""
     index, position = row, None
     if isinstance(family, Niah):
         index = text.input.find(text.outputs[0])
         position = family.position_tokens(draft, text)
-    validity = Validity(
-        prompt_tokens=tokens + len(request.tokenizer.lead), answer_tokens=budget, length=request.length, overshoot=0,
-        evidence_tokens=[], depth=None, evidence_present=True, answers_elsewhere=0, counted="",
-    )  # fmt: skip
     return RulerSample(
-        task=request.task, row=row, index=index, input=text.input, outputs=text.outputs, length=tokens + budget,
-        answer_prefix=text.answer_prefix, token_position_answer=position, profile=request.profile,
-        prefix_sent=request.answer_prefix == "append", validity=validity,
+        task=request.task, row=row, index=index, input=text.input, outputs=text.outputs,
+        length=tokens + ANSWER_TOKENS[request.task], answer_prefix=text.answer_prefix, token_position_answer=position,
+        profile=request.profile, prefix_sent=request.answer_prefix == "append",
+        validity=validate(request, family, counter, draft, text, tokens, row, counted),
     )  # fmt: skip
 
 

@@ -72,6 +72,8 @@ class Niah:
         needles = self.draws.shuffled([(k, v) for k, vs in zip(keys, values, strict=True) for v in vs])
         lines: list[tuple[str, str]] = []
         if self.kind == "essay":
+            if len(needles) > len(DEPTHS):
+                raise Rejected(f"{len(needles)} needles, but there are {len(DEPTHS)} depths", "always")
             places = sorted(rng.sample(DEPTHS, len(needles)))
         else:
             if self.kind == "needle":
@@ -134,7 +136,17 @@ class Niah:
             if key in draft.queries and value in draft.answers:
                 start = whole.find(self.sentence(key, value))
                 evidence.append((start, start + len(self.sentence(key, value))))
-        return Text(whole, prefix, list(draft.answers), sorted(evidence), list(draft.answers))
+        evidence.sort()
+        elsewhere = sum(max(whole.count(value) - 1, 0) for value in set(draft.answers))
+        return Text(whole, prefix, list(draft.answers), evidence, complete=evidence[0][0] >= 0, elsewhere=elsewhere)
+
+    def offsets(self, draft: NeedleDraft, text: Text) -> list[int]:
+        """Tokens before each needle that holds an answer."""
+        order = draft.needles if self.kind == "essay" else draft.needles[::-1]
+        gold = [i for i, (key, value) in enumerate(order) if key in draft.queries and value in draft.answers]
+        if self.kind == "essay":
+            return [self._essay_tokens(draft, i, whole_needle=True) for i in gold]
+        return [self._lines_before(draft, i, whole_needle=True) for i in gold]
 
     def tokens(self, draft: NeedleDraft) -> int:
         """Tokens of the prompt: the haystack in bulk, the rest as a text from which the haystack is left out."""
@@ -172,8 +184,8 @@ class Niah:
             return counter.halves(words)
         return sum(counter.measure([f" {w}{end}" for w in words], "space", "line" if end else "space"))
 
-    def _essay_tokens(self, draft: NeedleDraft, stop: int | None = None) -> int:
-        """Tokens of an essay prompt; with `stop`, of what stands before the needle number `stop`."""
+    def _essay_tokens(self, draft: NeedleDraft, stop: int | None = None, *, whole_needle: bool = False) -> int:
+        """Tokens of an essay prompt; with `stop`, of what stands before that needle's value (or the whole needle)."""
         assert self.essay is not None
         spans, cuts = self._essay_runs(draft)
         out, bulk = [], 0
@@ -183,6 +195,8 @@ class Niah:
             bulk += left_out
             if i == len(draft.needles):
                 break
+            if i == stop and whole_needle:
+                return bulk + self.counter.text((self._head + " ".join(out)).rstrip(" "), "start", "space")
             if i == stop:
                 return bulk + self.counter.text(
                     self._head + " ".join(out) + f" {self._before_key}{key}{self._before_value}"
@@ -216,9 +230,11 @@ class Niah:
                 return self._lines_before(draft, index)
         return self.counter.tokenizer.count(text.input[:at])
 
-    def _lines_before(self, draft: NeedleDraft, index: int) -> int:
+    def _lines_before(self, draft: NeedleDraft, index: int, *, whole_needle: bool = False) -> int:
         placed = self._placed_lines(draft)
         rest = "".join(f"{needle}\n" for _, needle in placed[:index])
         key = draft.needles[::-1][index][0]
         bulk = self._line_tokens(draft, placed[index][0])
+        if whole_needle:
+            return bulk + self.counter.text(self._head + rest, "start", "line")
         return bulk + self.counter.text(f"{self._head}{rest}{self._before_key}{key}{self._before_value}")

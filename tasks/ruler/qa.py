@@ -48,7 +48,7 @@ class Documents:
         """Tokens of "Document i:", newline, document, blank line for the chosen documents in this order."""
         known = self._counts.setdefault(counter, {})
         plain = [i for i in dict.fromkeys(chosen) if i not in known and _starts_plainly(self.docs[i])]
-        known.update(zip(plain, counter.measure([f"{self.docs[i]}\n\n" for i in plain], "line", "line"), strict=True))
+        known.update(zip(plain, counter.texts([f"{self.docs[i]}\n\n" for i in plain], "line", "line"), strict=True))
         total = counter.inner(["Document"] * len(chosen))
         total += counter.inner([f" {n}:\n" for n in range(1, len(chosen) + 1)])
         for n, i in enumerate(chosen, 1):
@@ -110,7 +110,18 @@ class QuestionAnswering:
         prompt = self._head + "\n\n".join(blocks) + self._closing(draft)
         starts = [len(self._head) + n for n in accumulate([len(b) + 2 for b in blocks], initial=0)]
         evidence = [(starts[n], starts[n] + len(blocks[n])) for n, i in enumerate(draft.chosen) if i in question.gold]
-        return Text(*split_prompt(prompt, self._prefix), list(question.outputs), evidence)
+        at = next((n for n, i in enumerate(draft.chosen, 1) if i in question.gold), 0)
+        return Text(
+            *split_prompt(prompt, self._prefix), list(question.outputs), evidence,
+            complete=set(question.gold) <= set(draft.chosen), place=(at, len(draft.chosen)),
+        )  # fmt: skip
+
+    def offsets(self, draft: DocumentsDraft, text: Text) -> list[int]:
+        """Tokens before each gold document."""
+        gold = self.data.questions[draft.row].gold
+        head = self.counter.text(self._head, "start", "line")
+        places = [n for n, i in enumerate(draft.chosen) if i in gold]
+        return [head + self.data.tokens(self.counter, draft.chosen[:n]) for n in places]
 
     def tokens(self, draft: DocumentsDraft) -> int:
         """Tokens of the prompt: each document once."""

@@ -33,6 +33,7 @@ def broken_rule(tokenizer: RulerTokenizer, in_pieces: Callable[[str], int]) -> s
     """
     if "rule" not in tokenizer.facts:
         tokenizer.facts["rule"] = why = _examine(tokenizer, in_pieces)
+        _proven(tokenizer)
         if why:
             tokenizer.notes.append(f"whole prompts are encoded (slower, same samples): {why}")
     found: str | None = tokenizer.facts["rule"]
@@ -44,7 +45,9 @@ def _examine(tokenizer: RulerTokenizer, in_pieces: Callable[[str], int]) -> str 
         return f"{tokenizer.name} is not a tokenizer of the tokenizers library"
     added = [t.content for t in tokenizer.fast.get_added_tokens_decoder().values()]
     crossing = next((t for t in added if _CROSSING.search(t)), None)
-    if crossing is None and not _splits_at_cuts(tokenizer.fast):
+    splits = _splits_at_cuts(tokenizer.fast)
+    tokenizer.facts["alone"] = splits and _same_alone(tokenizer)
+    if crossing is None and not splits:
         crossing = next((t for t in map(_plain, _vocabulary(tokenizer.fast)) if _CROSSING.search(t)), None)
     if crossing is not None:
         return f"{tokenizer.name} has tokens such as {crossing!r}, which cross from a word or line into the next"
@@ -72,6 +75,18 @@ def _splits_at_cuts(fast: Any) -> bool:
             if not all(c in starts or (glue == " " and c + 1 in starts) for c in cuts):
                 return False
     return True
+
+
+def _same_alone(tokenizer: RulerTokenizer) -> bool:
+    """Whether " word" encodes alone as it does between other words: no dummy space in front, nothing stripped."""
+    words = [w for text in PROBES for w in re.findall(" [^ \n]+", text)]
+    neighbours = tokenizer.count("a a")
+    return tokenizer.counts(words) == [n - neighbours for n in tokenizer.counts([f"a{w} a" for w in words])]
+
+
+def alone(tokenizer: RulerTokenizer) -> bool:
+    """Whether a word with a space before and after it may be encoded without its neighbours."""
+    return bool(tokenizer.facts.get("alone"))
 
 
 def _vocabulary(fast: Any) -> Iterator[str]:

@@ -81,6 +81,9 @@ def load_tokenizer(source: Any) -> RulerTokenizer:
         made = _from_object(source, getattr(source, "name_or_path", None) or type(source).__name__)
     if made.count("The quick brown fox") == 0:
         raise GatedevalError(f"tokenizer {made.name} encodes plain text to no tokens; is its vocabulary missing?")
+    from tasks.ruler.counting import Counter  # (it builds on this module)
+
+    Counter(made)  # examine the vocabulary now, once, rather than within the first sample
     return made
 
 

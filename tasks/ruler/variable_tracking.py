@@ -98,7 +98,19 @@ class VariableTracking:
         for assignment in self._assignments(draft):
             start = whole.rfind(f"\n{assignment}") + 1
             evidence.append((start, start + len(assignment)))
-        return Text(whole, prefix, list(draft.names), evidence)
+        given = draft.example.count(draft.value) + sum(draft.example.count(name) for name in draft.names)
+        complete = all(start > 0 for start, _ in evidence)
+        return Text(whole, prefix, list(draft.names), evidence, complete=complete, elsewhere=given)
+
+    def offsets(self, draft: ChainDraft, text: Text) -> list[int]:
+        """Tokens before each assignment."""
+        noise = self.counter.text(NOISE + "\n", "line", "line")
+        lines = self._assignments(draft)
+        before = draft.example + self._head
+        return [
+            at * noise + self.counter.text(before + "".join(f"{x}\n" for x in lines[:j]), "start", "line")
+            for j, at in enumerate(draft.places)
+        ]
 
     def _body_tokens(self, draft: ChainDraft, before: str = "") -> int:
         if not self.counter.piecewise:
