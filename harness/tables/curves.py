@@ -1,0 +1,122 @@
+"""What the figures and the report draw: score over length, task x length, needle depth x length. Scores on 0-100."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.store import Store
+from harness.tables.aggregates import ruler_tasks, task_mean, usable
+from harness.tables.frames import labels
+from harness.types import Cell
+
+DEPTHS = 10  # rows of a needle grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """RULER's average over length for one model and context; only lengths that have it. All lists have one length."""
+
+    model: str
+    context: str
+    lengths: list[int]
+    scores: list[float]
+    lows: list[float]
+    highs: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A matrix of scores: rows x columns, NaN where there is none; `counts` are the samples behind each."""
+
+    title: str
+    rows: list[str]
+    columns: list[int]  # lengths
+    values: np.ndarray
+    counts: np.ndarray
+
+
+def ruler_lengths(store: Store) -> list[int]:
+    """Every length RULER was planned at, ascending."""
+    return sorted({cell.length for cell in store.cells if cell.benchmark == "ruler"})
+
+
+def curves(store: Store) -> list[Curve]:
+    """A curve per context and model that has RULER averages, in the config's order; a blocked average is left out."""
+    tasks, found = ruler_tasks(store), []
+    for context in labels(store, "contexts"):
+        for model in labels(store, "models"):
+            points = []
+            for length in ruler_lengths(store):
+                cells = [Cell(model, context, "ruler", task, length) for task in tasks]
+                if not any(cell in store.cells for cell in cells):
+                    continue
+                average = task_mean(store, cells)
+                if not math.isnan(average.value):
+                    points.append((length, average.value, 100 * average.interval.low, 100 * average.interval.high))
+            if points:
+                lengths, scores, lows, highs = (list(column) for column in zip(*points, strict=True))
+                found.append(
+                    Curve(
+                        model=model,
+                        context=context,
+                        lengths=[int(n) for n in lengths],
+                        scores=scores,
+                        lows=lows,
+                        highs=highs,
+                    )
+                )
+    return found
+
+
+def task_grid(store: Store, model: str, context: str) -> Grid | None:
+    """Score of every RULER task at every length; None where the model has none under this context."""
+    tasks, lengths = ruler_tasks(store), ruler_lengths(store)
+    values, counts = np.full((len(tasks), len(lengths)), np.nan), np.zeros((len(tasks), len(lengths)), dtype=int)
+    for i, task in enumerate(tasks):
+        for j, length in enumerate(lengths):
+            cell = Cell(model, context, "ruler", task, length)
+            if cell in store.cells and usable(store, cell):
+                scores = store.scores(cell).scores
+                values[i, j], counts[i, j] = 100 * scores.mean(), scores.size
+    if not counts.any():
+        return None
+    return Grid(title=f"{model}, {context}", rows=tasks, columns=lengths, values=values, counts=counts)
+
+
+def difference_grid(a: Grid, b: Grid) -> Grid:
+    """b - a, points; the counts are the smaller of the two."""
+    return Grid(
+        title=f"{b.title} minus {a.title}",
+        rows=a.rows,
+        columns=a.columns,
+        values=b.values - a.values,
+        counts=np.minimum(a.counts, b.counts),
+    )
+
+
+def needle_grid(store: Store, model: str, context: str, task: str, bins: int = DEPTHS) -> Grid | None:
+    """Mean score by needle depth (rows, from the prompt's start to its end) and length, for one needle task.
+
+    The depth is the first needle's, as a share of the prompt. None where no sample says where its needle is.
+    """
+    lengths = [n for n in ruler_lengths(store) if Cell(model, context, "ruler", task, n) in store.cells]
+    total, counts = np.zeros((bins, len(lengths))), np.zeros((bins, len(lengths)), dtype=int)
+    for j, length in enumerate(lengths):
+        cell = Cell(model, context, "ruler", task, length)
+        if not usable(store, cell):
+            continue
+        for sample in store.samples(cell):
+            depth = (sample.extra.get("ruler") or {}).get("depth", sample.extra.get("depth"))
+            if isinstance(depth, int | float) and 0 <= depth <= 1:
+                i = min(int(depth * bins), bins - 1)
+                total[i, j] += 100 * next(iter(sample.scores.values()))
+                counts[i, j] += 1
+    if not counts.any():
+        return None
+    with np.errstate(invalid="ignore"):
+        values = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
+    rows = [f"{100 * i // bins}–{100 * (i + 1) // bins}%" for i in range(bins)]  # noqa: RUF001  # a range's dash
+    return Grid(title=f"{task}: {model}, {context}", rows=rows, columns=lengths, values=values, counts=counts)
