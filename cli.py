@@ -23,12 +23,21 @@ PATH = click.Path(path_type=Path)
 FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
 STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
 
-LAZY = {"ruler": "tasks.ruler.commands:ruler", "data": "tasks.ruler.commands:data"}
-"""Command groups that live beside what they command; imported when they are called."""
+LAZY = {
+    "ruler": ("tasks.ruler.commands:ruler", "Generate RULER samples, or score predictions."),
+    "data": ("tasks.ruler.commands:data", "Say what benchmark data is there, or fetch it."),
+    "compare": ("harness.commands:compare", "Compare two models of a run, in words and numbers."),
+    "report": ("harness.commands:report", "Write a run's report as one HTML page."),
+    "runs": ("harness.commands:runs", "List runs and their state."),
+    "merge": ("harness.commands:merge", "Join two runs of the same benchmark."),
+    "rebuild": ("harness.commands:rebuild", "Make a run's derived files again."),
+    "import": ("harness.commands:import_", "Make a run of a file of RULER predictions."),
+}
+"""Commands that live beside what they command, and their short help; imported when they are called."""
 
 
 class Commands(click.Group):
-    """Loads the lazy groups, and turns a GatedevalError into one message and exit code 2."""
+    """Loads the lazy commands, and turns a GatedevalError into one message and exit code 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
@@ -36,12 +45,12 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in LAZY:
             return super().get_command(ctx, name)
-        module, _, attribute = LAZY[name].partition(":")
+        module, _, attribute = LAZY[name][0].partition(":")
         return getattr(import_module(module), attribute)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(n, c.get_short_help_str(90)) for n, c in sorted(self.commands.items())]
-        rows += [("ruler", "Generate RULER samples, or score predictions."), ("data", "What benchmark data is there.")]
+        rows = [(name, command.get_short_help_str(90)) for name, command in self.commands.items()]
+        rows += [(name, short) for name, (_, short) in LAZY.items()]
         with formatter.section("Commands"):
             formatter.write_dl(sorted(rows))
 
@@ -85,11 +94,12 @@ def config_options(command: Any) -> Any:
     return command
 
 
-def _load(config: Path, overrides: tuple[str, ...], data: Path | None, extra: dict[str, Any] | None = None) -> Any:
+def _load(config: Path, overrides: tuple[str, ...], data: Path | None) -> Any:
     from harness.config import load
 
-    values = [*overrides, *(f"{k}={v}" for k, v in {"data": data, **(extra or {})}.items() if v is not None)]
-    return load(config, values)
+    # as pairs: a path is not to be read as YAML
+    given: list[Any] = [*overrides, *([("data", str(data))] if data is not None else [])]
+    return load(config, given)
 
 
 @cli.command()

@@ -79,15 +79,25 @@ class Asker:
 
         `fingerprint`: the checkpoint's. Throughput knobs are left out on purpose.
         """
-        if isinstance(request, Prompt):
-            asked: Any = [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
-        else:
-            asked = [[list(c), list(t)] for c, t in request.options]
-        facts = {"asked": asked, "model": fingerprint, **self._constant}
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+        return _digest({"asked": _asked(request), "model": fingerprint, **self._constant})
+
+    @staticmethod
+    def prompt_hash(request: Prompt | Question) -> str:
+        """Hash of what is asked alone, whichever model answers: paired comparisons are made on equal ones."""
+        return _digest(_asked(request))
 
     def _check(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
         check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, what)
+
+
+def _asked(request: Prompt | Question) -> list[Any]:
+    if isinstance(request, Prompt):
+        return [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
+    return [[list(c), list(t)] for c, t in request.options]
+
+
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def generation(key: Hashable, prompt: str, settings: Mapping[str, Any]) -> Ask:

@@ -119,6 +119,7 @@ class _Open:
     job: Job
     tokens: int
     digest: str
+    prompt_hash: str
 
 
 def _run_cells(
@@ -197,7 +198,7 @@ def _owed(
                     continue
                 tally.redone += job.id in done
                 tally.asked += 1
-                opened[job.ask.key] = _Open(cell, job, tokens, digest)
+                opened[job.ask.key] = _Open(cell, job, tokens, digest, asker.prompt_hash(request))
                 yield request
             store.expect(cell, hashes)
         except GatedevalError as error:
@@ -210,7 +211,7 @@ class ScoreError(GatedevalError):
 
 def _sample(item: _Open, answer: Completion | Choice, thinking: bool) -> Sample:
     """The line that is stored for one finished sample."""
-    job, extra = item.job, dict(item.job.extra)
+    job, extra = item.job, {"prompt_hash": item.prompt_hash, **item.job.extra}
     if isinstance(answer, Choice):
         text, tokens, reason = "", 0, "choose"
         response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
