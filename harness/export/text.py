@@ -75,6 +75,7 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72re
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; }
+th[colspan] { text-align: center; }
 th.text, td.text { text-align: left; }
 thead tr:last-child th { border-bottom: 1px solid; }
 table { border-top: 2px solid; border-bottom: 2px solid; }

@@ -72,8 +72,9 @@ def curves(store: Store) -> list[Curve]:
 
 
 def task_grid(store: Store, model: str, context: str) -> Grid | None:
-    """Score of every RULER task at every length; None where the model has none under this context."""
-    tasks, lengths = ruler_tasks(store), ruler_lengths(store)
+    """Score of every RULER task at every length the context is planned for; None where the model has no score."""
+    tasks = ruler_tasks(store)
+    lengths = sorted({c.length for c in store.cells if c.benchmark == "ruler" and c.context == context})
     values, counts = np.full((len(tasks), len(lengths)), np.nan), np.zeros((len(tasks), len(lengths)), dtype=int)
     for i, task in enumerate(tasks):
         for j, length in enumerate(lengths):
