@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def load_tokenizer(source: Any) -> RulerTokenizer:
     if isinstance(source, RulerTokenizer):
         return source
     if isinstance(source, str | Path):
-        made = _from_path(source)
+        made = _from_path_once(str(source), _stamp(Path(source)))
     else:
         made = _from_object(source, getattr(source, "name_or_path", None) or type(source).__name__)
     if made.count("The quick brown fox") == 0:
@@ -85,6 +86,18 @@ def load_tokenizer(source: Any) -> RulerTokenizer:
 
     Counter(made)  # examine the vocabulary now, once, rather than within the first sample
     return made
+
+
+def _stamp(path: Path) -> tuple[float, ...]:
+    """Modification times of the files that make a tokenizer; () for a hub id."""
+    files = [path] if path.is_file() else [path / "tokenizer.json", path / "tokenizer_config.json"]
+    return tuple(f.stat().st_mtime for f in files if f.is_file())
+
+
+@lru_cache(maxsize=8)
+def _from_path_once(source: str, stamp: tuple[float, ...]) -> RulerTokenizer:
+    """The tokenizer of a path, loaded once per process as long as its files do not change."""
+    return _from_path(source)
 
 
 def _from_path(source: str | Path) -> RulerTokenizer:

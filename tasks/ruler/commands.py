@@ -1,0 +1,151 @@
+"""The commands `ruler generate`, `ruler score`, `data check` and `data fetch`. stdout is data, stderr is the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.data import DataFolder
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path)
+
+
+@click.group()
+def ruler() -> None:
+    """RULER's samples and scores, without a model."""
+
+
+@ruler.command()
+@click.argument("task")
+@click.option("--tokenizer", required=True, help="The evaluated model's: a folder, a tokenizer.json, or a hub id.")
+@click.option("--length", required=True, type=int, help="Tokens that prompt and answer may take together.")
+@click.option("--samples", default=500, show_default=True, type=int)
+@click.option("--seed", default=42, show_default=True, type=int)
+@click.option("--start", default=0, type=int, help="First row to write; earlier rows are drawn, not written.")
+@click.option("--data", type=_FOLDER, help="The folder with essays, SQuAD and HotpotQA (default: GATEDEVAL_DATA).")
+@click.option("--essays", type=_FILE, help="PaulGrahamEssays.json instead of the data folder's.")
+@click.option("--squad", type=_FILE, help="SQuAD's dev-v2.0.json instead of the data folder's.")
+@click.option("--hotpotqa", type=_FILE, help="HotpotQA's dev distractor file instead of the data folder's.")
+@click.option(
+    "--english-words", type=_FILE, help="NVIDIA/RULER's english_words.json, for common words beyond 190K tokens."
+)
+@click.option(
+    "--profile", default="nvidia", show_default=True, help="nvidia: upstream's bytes; fair: independent draws."
+)
+@click.option("--answer-prefix", default="append", show_default=True, help="append, or drop it from the prompt.")
+@click.option("--max-model-len", type=int, help="Refuse samples that take more than this with their answer.")
+@click.option("--counting", default="auto", type=click.Choice(["auto", "piecewise", "whole"]), hidden=True)
+@click.option("--validity", is_flag=True, help="Write each sample's validity record instead of upstream's line.")
+def generate(
+    task: str, tokenizer: str, length: int, samples: int, seed: int, start: int, data: Path | None, essays: Path | None,
+    squad: Path | None, hotpotqa: Path | None, english_words: Path | None, profile: str, answer_prefix: str,
+    max_model_len: int | None, counting: str, validity: bool,
+) -> None:  # fmt: skip
+    """Write a TASK's samples as JSON lines: upstream's own lines, byte for byte."""
+    import json
+    from dataclasses import asdict
+
+    from tasks.ruler import generate as make
+    from tasks.ruler import load_tokenizer
+
+    given = {"essays": essays, "squad": squad, "hotpotqa": hotpotqa, "english_words": english_words}
+    folder = DataFolder(data, {name: path for name, path in given.items() if path is not None})
+    loaded = load_tokenizer(tokenizer)
+    out = click.get_text_stream("stdout")
+    overshoots = 0
+    for sample in make(
+        task, tokenizer=loaded, length=length, samples=samples, seed=seed, data=folder, profile=profile,
+        answer_prefix=answer_prefix, max_model_len=max_model_len, start=start, counting=counting,  # type: ignore[arg-type]
+    ):  # fmt: skip
+        line = json.dumps({"row": sample.row, **asdict(sample.validity)}) if validity else sample.to_json()
+        out.write(line + "\n")
+        overshoots += sample.validity.overshoot > 0
+    for note in loaded.notes:
+        click.echo(f"note: {note}", err=True)
+    if overshoots:
+        click.echo(
+            f"note: {overshoots} of {samples - start} samples take more than {length} tokens as sent, because upstream "
+            "does not count special tokens; profile fair does",
+            err=True,
+        )
+
+
+@ruler.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--task", help="The task, where the file has no task column and is not named after one.")
+@click.option("--format", "style", default="text", show_default=True, type=click.Choice(["text", "csv", "json"]))
+def score(file: Path, task: str | None, style: str) -> None:
+    """Score a FILE of predictions (JSON lines or CSV, gzipped or not; columns task, references, prediction)."""
+    import json
+
+    from tasks.ruler import scoring
+    from tasks.ruler.protocol import TASKS
+
+    scores = scoring.score_predictions(scoring.read_predictions(file, task))
+    mean = scoring.average(scores)
+    if style == "json":
+        rows = {s.task: {"samples": s.samples, "score": round(s.score, 2), "empty": s.empty} for s in scores}
+        click.echo(json.dumps({"tasks": rows, "average": None if mean is None else round(mean, 2)}, indent=1))
+        return
+    if style == "csv":
+        click.echo("task,samples,score,empty")
+        for s in scores:
+            click.echo(f"{s.task},{s.samples},{s.score:.2f},{s.empty}")
+        return
+    click.echo(f"{'task':16} {'samples':>8} {'score':>7} {'empty':>6}")
+    for s in scores:
+        click.echo(f"{s.task:16} {s.samples:8} {s.score:7.2f} {s.empty:6}")
+    total = sum(s.samples for s in scores)
+    click.echo(f"{'average of 13':16} {total:8} {'–' if mean is None else format(mean, '.2f'):>7}")  # noqa: RUF001
+    if absent := [t for t in TASKS if t not in {s.task for s in scores}]:
+        click.echo(f"no average: {', '.join(absent)} missing", err=True)
+
+
+@click.group()
+def data() -> None:
+    """The files that benchmarks read."""
+
+
+@data.command()
+@click.option("--data", "folder", type=_FOLDER, help="The data folder (default: GATEDEVAL_DATA, else the cache).")
+def check(folder: Path | None) -> None:
+    """Say which data sets are here, which are missing, and for which benchmark. Exit code 1 if one is broken."""
+    rows = DataFolder(folder).check()
+    for row in rows:
+        click.echo(f"{row['name']:14} {row['state']:8} {row['sha256'][:12]:12} {row['used_by']}")
+        click.echo(f"{'':14} {row['path'] or row['remedy']}")
+    if any(row["state"] == "broken" for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+@data.command()
+@click.argument("names", nargs=-1)
+@click.option("--data", "folder", type=_FOLDER, help="Where to put the files (default: the cache).")
+def fetch(names: tuple[str, ...], folder: Path | None) -> None:
+    """Download what is not here yet: all data sets, or those NAMEd (essays, squad, hotpotqa, punkt, mmlu, ...)."""
+    from harness.data import WANTED
+    from harness.types import GatedevalError
+
+    if unknown := [n for n in names if n not in WANTED]:
+        raise GatedevalError(f"no data set is called {unknown[0]!r}; there are: {', '.join(WANTED)}")
+    failed = []
+    target = DataFolder(folder)
+    for name in names or WANTED:
+        try:
+            for _, path in target.fetch([name]):
+                click.echo(f"{name}\t{path}")
+        except (OSError, ValueError, ImportError) as error:
+            failed.append(f"{name} ({type(error).__name__}: {error})")
+    if failed:
+        raise GatedevalError(f"could not download {'; '.join(failed)}")
+
+
+@click.group()
+def main() -> None:
+    """RULER on its own: python -m tasks.ruler ..."""
+
+
+main.add_command(ruler)
+main.add_command(data)
