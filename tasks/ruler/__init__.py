@@ -1,6 +1,6 @@
 """RULER (Hsieh et al. 2024, arXiv 2404.06654): NVIDIA's samples byte for byte, made on demand for any tokenizer."""
 
-from tasks.ruler.generate import check_possible, generate, minimum_length
+from tasks.ruler.generation import check_possible, generate, minimum_length
 from tasks.ruler.protocol import ANSWER_TOKENS, NEEDS, REVISION, TASKS
 from tasks.ruler.sample import RulerSample, Validity
 from tasks.ruler.scoring import score

@@ -20,7 +20,7 @@ from tasks.ruler.protocol import ANSWER_TOKENS, SETTINGS
 from tasks.ruler.sample import RulerSample
 
 if TYPE_CHECKING:
-    from tasks.ruler.generate import Request
+    from tasks.ruler.generation import Request
 
 _TRIES = 24
 _REDRAWS = 20
@@ -30,7 +30,7 @@ _SMALLEST = {"niah": 5, "vt": 6, "cwe": 11, "fwe": 27, "qa": 1}
 
 def fair_samples(request: Request, start: int) -> Iterator[RulerSample]:
     """Samples `start` to the last; sample k is the same whatever else is made."""
-    from tasks.ruler.generate import CHECK_EVERY, make_family, make_sample, too_short
+    from tasks.ruler.generation import CHECK_EVERY, make_family, make_sample, too_short
 
     if request.samples <= start:
         return

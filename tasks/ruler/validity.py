@@ -12,7 +12,7 @@ from tasks.ruler.protocol import ANSWER_TOKENS
 from tasks.ruler.sample import Validity
 
 if TYPE_CHECKING:
-    from tasks.ruler.generate import Request
+    from tasks.ruler.generation import Request
 
 
 def validate(

@@ -2,8 +2,8 @@
 
 `lm_eval --include_path tasks --tasks gatedeval_ruler --metadata '{"max_seq_lengths":[4096]}'`
 
-What may stand in the metadata: `max_seq_lengths`, `samples` (500), `seed` (42), `profile`, `data` (else GATEDEVAL_DATA),
-`tokenizer` (else the model of the model_args). The documents carry upstream's fields.
+What may stand in the metadata: `max_seq_lengths`, `samples` (500), `seed` (42), `profile`, `data` (else
+GATEDEVAL_DATA), `tokenizer` (else the model of the model_args). The documents carry upstream's fields.
 """
 
 from __future__ import annotations
@@ -59,17 +59,15 @@ def _dataset(task: str, **metadata: Any) -> dict[str, Any]:
     lengths = [int(n) for n in metadata.get("max_seq_lengths", [4096])]
     if odd := [n for n in lengths if n not in LENGTHS]:
         raise GatedevalError(f"max_seq_lengths {odd}: through lm-eval, lengths are 512 to 1048576, doubling each time")
-    options = {
+    options: dict[str, Any] = {
         "samples": int(metadata.get("samples", 500)),
         "seed": int(metadata.get("seed", 42)),
         "data": metadata.get("data"),
         "profile": metadata.get("profile", "nvidia"),
     }
     for length in lengths:  # an error is raised here, as it is, and not from within the datasets library
-        next(
-            generate(task, tokenizer=tokenizer, length=length, **{**options, "samples": min(options["samples"], 1)}),
-            None,
-        )
+        one = {**options, "samples": min(options["samples"], 1)}
+        next(generate(task, tokenizer=tokenizer, length=length, **one), None)
     cache = tempfile.mkdtemp(prefix="gatedeval-ruler-")  # on disk: 500 samples of 128K are 300 MB
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
     made = datasets.Dataset.from_generator(
