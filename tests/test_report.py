@@ -229,6 +229,14 @@ def choose(page: Any, id: str, value: str) -> None:
     )
 
 
+def unfold(page: Any) -> None:
+    """Open the first sample and wait for its texts: the browser tells of the opening a moment later."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    page.find_element("css selector", "#list summary").click()
+    WebDriverWait(page, 10).until(lambda b: b.find_elements("css selector", "#list details > div"))
+
+
 def test_it_loads_without_complaint_and_loads_nothing(page: Any) -> None:
     assert page.get_log("browser") == []
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
@@ -261,7 +269,7 @@ def test_filters_find_what_they_say(page: Any, run: Path) -> None:
 def test_an_evil_response_stays_text(page: Any) -> None:
     page.find_element("id", "f-text").send_keys("window.evil")
     assert status(page) > 0
-    page.find_element("css selector", "#list summary").click()
+    unfold(page)
     shown = page.find_element("id", "list").text
     assert EVIL in shown
     assert page.execute_script("return window.evil === undefined")
@@ -272,7 +280,7 @@ def test_an_evil_response_stays_text(page: Any) -> None:
 def test_the_needle_is_marked(page: Any) -> None:
     choose(page, "f-task", "niah_single_1")
     page.find_element("id", "f-text").send_keys("It is 1007")
-    page.find_element("css selector", "#list summary").click()
+    unfold(page)
     marks = [m.text for m in page.find_elements("css selector", "#list mark")]
     assert marks
     assert set(marks) == {"1007"}
