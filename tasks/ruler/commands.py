@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -53,7 +54,7 @@ def generate(
     given = {"essays": essays, "squad": squad, "hotpotqa": hotpotqa, "english_words": english_words}
     folder = DataFolder(data, {name: path for name, path in given.items() if path is not None})
     loaded = load_tokenizer(tokenizer)
-    out = click.get_text_stream("stdout")
+    out = sys.stdout
     overshoots = 0
     for sample in make(
         task, tokenizer=loaded, length=length, samples=samples, seed=seed, data=folder, profile=profile,

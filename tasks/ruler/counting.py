@@ -130,6 +130,11 @@ class Counter:
             counts = self.tokenizer.counts([before + p + after for p in pieces])
             cache.update(zip(pieces, [n - excess for n in counts], strict=True))
 
+    def before(self, text: str, right: Right) -> int:
+        """Tokens of a text with which a longer one starts, when a word or line follows: the next token's offset."""
+        after = 1 if right == "line" else self._joint("a", " a") - self._joint("a", "")
+        return self.text(text + _AFTER[right]) - after
+
     def texts(self, texts: Sequence[str], left: Left, right: Right) -> list[int]:
         """`text` of each of many texts; their words are measured in one batch."""
         self.learn([piece for text in texts for piece in _PIECE.findall(text)[1:-1]])

@@ -196,7 +196,9 @@ class Niah:
             if i == len(draft.needles):
                 break
             if i == stop and whole_needle:
-                return bulk + self.counter.text((self._head + " ".join(out)).rstrip(" "), "start", "space")
+                return bulk + self.counter.before(
+                    (self._head + " ".join(out)).rstrip(" "), "space" if any(out) else "line"
+                )
             if i == stop:
                 return bulk + self.counter.text(
                     self._head + " ".join(out) + f" {self._before_key}{key}{self._before_value}"
@@ -236,5 +238,5 @@ class Niah:
         key = draft.needles[::-1][index][0]
         bulk = self._line_tokens(draft, placed[index][0])
         if whole_needle:
-            return bulk + self.counter.text(self._head + rest, "start", "line")
+            return bulk + self.counter.before(self._head + rest, "line")
         return bulk + self.counter.text(f"{self._head}{rest}{self._before_key}{key}{self._before_value}")

@@ -119,7 +119,7 @@ class QuestionAnswering:
     def offsets(self, draft: DocumentsDraft, text: Text) -> list[int]:
         """Tokens before each gold document."""
         gold = self.data.questions[draft.row].gold
-        head = self.counter.text(self._head, "start", "line")
+        head = self.counter.before(self._head, "line")
         places = [n for n, i in enumerate(draft.chosen) if i in gold]
         return [head + self.data.tokens(self.counter, draft.chosen[:n]) for n in places]
 

@@ -59,5 +59,5 @@ def evidence_offsets(counter: Counter, family: Family, draft: Any, text: Text) -
     if counter.tokenizer.fast is None:
         return [counter.tokenizer.count(text.input[:start].rstrip(" ")) for start, _ in text.evidence]
     ends = [end for _, end in counter.tokenizer.offsets(text.input)]
-    # The first token that reaches into the evidence; a token that is only the space before it does not.
-    return [bisect_left(ends, start + 1) for start, _ in text.evidence]
+    # The first token that reaches into the evidence, or into the space before it: a word owns its space.
+    return [bisect_left(ends, start + (text.input[start - 1] != " ")) for start, _ in text.evidence]

@@ -108,7 +108,7 @@ class VariableTracking:
         lines = self._assignments(draft)
         before = draft.example + self._head
         return [
-            at * noise + self.counter.text(before + "".join(f"{x}\n" for x in lines[:j]), "start", "line")
+            at * noise + self.counter.before(before + "".join(f"{x}\n" for x in lines[:j]), "line")
             for j, at in enumerate(draft.places)
         ]
 

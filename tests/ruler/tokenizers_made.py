@@ -95,7 +95,8 @@ def llama() -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=3000, special_tokens=["<unk>", "<s>", "</s>", *byte_tokens], show_progress=False
     )
-    trained.train_from_iterator(corpus(), trainer)
+    # SentencePiece splits its training text into lines, so that no piece holds a newline.
+    trained.train_from_iterator((part for line in corpus() for part in line.split("\n")), trainer)
     import json
 
     state = json.loads(trained.to_str())["model"]
