@@ -223,6 +223,8 @@ def test_latex_escapes_what_latex_would_act_on() -> None:
         r"\\(textbackslash|textasciicircum|textasciitilde|textless|textgreater|textbar)\{\}", "", escape(ODD)
     )
     assert not re.search(r"(?<!\\)[%&#_$^~<>|{}]", plain)
+    assert escape("[a]*") == "{[}a{]}{*}", "else the line break before would take it for its argument"
+    assert escape("éŁőß\u00a0½") == r"é\L{}o\ss{} 1/2"
     assert escape("模型") == "??", "pdflatex has no glyph for it, and would stop"
 
 

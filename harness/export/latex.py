@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from harness.export.text import groups
@@ -11,6 +12,16 @@ from harness.tables.layout import Column, Entry, Table
 PACKAGES = ("booktabs", "siunitx", "amssymb", "graphicx")
 _SPECIAL = {
     "\\": r"\textbackslash{}",
+    "ß": r"\ss{}",
+    "ø": r"\o{}",
+    "Ø": r"\O{}",
+    "ł": r"\l{}",
+    "Ł": r"\L{}",
+    "æ": r"\ae{}",
+    "Æ": r"\AE{}",
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
     "{": r"\{",
     "}": r"\}",
     "$": r"\$",
@@ -37,14 +48,25 @@ _SPECIAL = {
 
 
 def escape(text: str) -> str:
-    """Plain text for LaTeX. Characters that pdflatex has no glyph for (other scripts, emoji) become "?"."""
-    out = []
-    for c in text:
-        if c in _SPECIAL:
-            out.append(_SPECIAL[c])
-        else:
-            out.append(c if c.isascii() or "\u00a0" <= c <= "\u024f" else "?")
-    return "".join(out).replace("\n", " ")
+    """Plain text for LaTeX, with glyphs that pdflatex's default fonts have.
+
+    Accents of Latin letters are kept where those fonts have them and dropped elsewhere; other scripts become "?".
+    Brackets and stars are braced: at a row's start LaTeX would take them for an argument of the line break before.
+    """
+    return "".join(map(_character, text)).replace("\n", " ")
+
+
+def _character(c: str) -> str:
+    if c in _SPECIAL:
+        return _SPECIAL[c]
+    if c.isascii():
+        return c if c.isprintable() else " "
+    plain = "".join(
+        d for d in unicodedata.normalize("NFKD", c).replace("\u2044", "/") if d.isascii() and d.isprintable()
+    )
+    if "\u00c0" <= c <= "\u00ff" and plain:
+        return c
+    return "".join(_SPECIAL.get(d, d) for d in plain) or "?"
 
 
 def latex(table: Table, caption: Sequence[str], *, standalone: bool = False) -> str:
