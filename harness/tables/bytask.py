@@ -63,5 +63,5 @@ def _partial(row: Mapping[Any, Any]) -> bool:
 def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series) -> Entry:
     if row is None or math.isnan(row["score"]):
         return Entry()
-    best = rivals.count() > 1 and round(row["score"], 2) == round(float(rivals.max()), 2)
+    best = rivals.round(2).nunique() > 1 and round(row["score"], 2) == round(float(rivals.max()), 2)
     return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best))

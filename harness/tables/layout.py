@@ -87,7 +87,7 @@ def length_title(length: int) -> str:
 
 
 def mark_best(rows: list[list[Entry]], columns: list[Column], among: set[int] | None = None) -> list[list[Entry]]:
-    """Set `best` on every column's best score, as printed: equal digits are equal. Fewer than two scores: nobody."""
+    """Set `best` on every column's best score, as printed: equal digits are equal. One score, or all equal: none."""
     marked = [list(row) for row in rows]
     for c, column in enumerate(columns):
         if not column.numeric or column.plain:
@@ -97,7 +97,7 @@ def mark_best(rows: list[list[Entry]], columns: list[Column], among: set[int] | 
             for r, row in enumerate(rows)
             if row[c].value is not None and row[c].text is None and (among is None or r in among)
         }
-        if len(shown) < 2:
+        if len(set(shown.values())) < 2:
             continue
         best = min(shown.values()) if column.lower_is_better else max(shown.values())
         for r, value in shown.items():
