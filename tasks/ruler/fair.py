@@ -15,7 +15,6 @@ from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Family, Rejected, whole_tokens
 from tasks.ruler.fit import TooShort
-from tasks.ruler.frequent_words import FrequentWords
 from tasks.ruler.protocol import ANSWER_TOKENS, SETTINGS
 from tasks.ruler.sample import RulerSample
 
@@ -70,7 +69,8 @@ class _Fit:
         if SETTINGS[request.task].get("haystack") == "essay":
             self.smallest = 50
         if SETTINGS[request.task]["family"] == "qa":
-            self.smallest = len(family.data.questions[max(row, 0)].own)  # type: ignore[attr-defined]
+            question = family.data.questions[max(row, 0)]  # type: ignore[attr-defined]
+            self.smallest = max(len(question.gold), 1)
 
     def attempt(self, size: int, again: int = 0) -> tuple[Any, int]:
         """The row's draft at one size: always the same one."""
@@ -84,8 +84,6 @@ class _Fit:
         for _ in range(3):
             tokens = self.attempt(size)[1]
             size = max(self.smallest, int(size * self.family.limit / max(tokens, 1)))
-            if isinstance(self.family, FrequentWords) or tokens > self.family.limit // 2:
-                continue
         return size
 
     def best(self, guess: int) -> tuple[Any, int]:

@@ -91,6 +91,9 @@ class QuestionAnswering:
         elif wanted > len(question.more):
             others = self.data.others(frozenset([*question.own, *question.more]))
             chosen = [*question.own, *question.more, *rng.sample(others, wanted - len(question.more))]
+        elif wanted < 0 and not self.draws.fixed and size >= len(question.gold):  # fair: fewer of its own distractors
+            rest = [i for i in question.own if i not in question.gold]
+            chosen = [*question.gold, *rng.sample(rest, size - len(question.gold))]
         elif wanted < 0:
             raise Rejected(f"{size} documents wanted, the question of row {row} has {len(question.own)}", "always")
         else:
