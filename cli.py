@@ -21,11 +21,12 @@ from harness.types import GatedevalError, Model
 
 PATH = click.Path(path_type=Path)
 FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
-STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
 
 LAZY = {
     "ruler": ("tasks.ruler.commands:ruler", "Generate RULER samples, or score predictions."),
     "data": ("tasks.ruler.commands:data", "Say what benchmark data is there, or fetch it."),
+    "table": ("harness.commands:table", "Print a run's table."),
+    "figures": ("harness.commands:figures", "Draw a run's figures for a paper."),
     "compare": ("harness.commands:compare", "Compare two models of a run, in words and numbers."),
     "report": ("harness.commands:report", "Write a run's report as one HTML page."),
     "runs": ("harness.commands:runs", "List runs and their state."),
@@ -127,7 +128,7 @@ def run(
             again = " ".join(["gatedeval", *sys.argv[1:]])
             print(f"\ninterrupted; what is finished is kept in {path}. Go on with: {again}", file=sys.stderr)
             sys.exit(130)
-        print(export_run(path, style="table5", fmt=fmt, allow_partial=True), file=out)
+        print(export_run(path, style="table5", fmt=fmt, allow_partial=True), end="", file=out)
         note = f"{tally.asked} samples answered, {tally.reused} found finished"
         note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
         print(f"{path}: {state}; {note}", file=sys.stderr)
@@ -145,32 +146,6 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
     built = build(_load(config, overrides, data))
     print(render(built))
     built.check()
-
-
-@cli.command()
-@click.argument("run", type=PATH)
-@click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
-@click.option("--style", "-s", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
-@click.option("--reference", type=click.Choice(["paper"]), help="Set the paper's own rows beside ours.")
-@click.option("--baseline", help="Label of the baseline model (style delta).")
-@click.option("--candidate", help="Label of the model compared with it (style delta).")
-@click.option("--partial", is_flag=True, help="Average over the tasks that are there, where some are missing.")
-def table(run: Path, fmt: str, style: str, reference: str | None, baseline: str | None, candidate: str | None,
-          partial: bool) -> None:  # fmt: skip
-    """Print the table of the run directory RUN."""
-    from harness.export import export_run
-
-    print(
-        export_run(
-            run,
-            style=style,
-            fmt=fmt,
-            reference=reference,
-            baseline=baseline,
-            candidate=candidate,
-            allow_partial=partial,
-        )
-    )
 
 
 @cli.command()

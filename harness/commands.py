@@ -1,4 +1,4 @@
-"""The commands over finished runs: compare, report, runs, merge, rebuild, import. No model is touched."""
+"""The commands over finished runs: table, compare, report, figures, runs, merge, ... No model is touched."""
 
 from __future__ import annotations
 
@@ -7,6 +7,66 @@ from pathlib import Path
 import click
 
 PATH = click.Path(path_type=Path)
+FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
+STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
+@click.option("--style", "-s", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
+@click.option("--reference", help="`paper` sets the paper's own rows beside ours; or a CSV file of that form.")
+@click.option("--baseline", help="Label of the model that others are marked against (default: the first).")
+@click.option("--candidate", help="Label of the model compared with it (style delta).")
+@click.option("--model", help="Whose numbers (style lm_eval, where a run has several models).")
+@click.option("--context", help="Under which context setting (style lm_eval).")
+@click.option("--partial", is_flag=True, help="Average over the tasks that are there, where some are missing.")
+@click.option("--standalone", is_flag=True, help="LaTeX: a whole document that compiles as it is.")
+def table(
+    run: Path,
+    fmt: str,
+    style: str,
+    reference: str | None,
+    baseline: str | None,
+    candidate: str | None,
+    model: str | None,
+    context: str | None,
+    partial: bool,
+    standalone: bool,
+) -> None:
+    """Print the table of the run directory RUN."""
+    from harness.export import export_run
+
+    text = export_run(
+        run,
+        style=style,
+        fmt=fmt,
+        reference=reference,
+        baseline=baseline,
+        candidate=candidate,
+        model=model,
+        context=context,
+        allow_partial=partial,
+        standalone=standalone,
+    )
+    print(text, end="")
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option("--output", "-o", type=PATH, help="Folder to write to (default: RUN/figures).")
+@click.option("--format", "-f", "formats", multiple=True, help="svg, png, pdf (default: all).")
+@click.option("--baseline", help="Label of the baseline.")
+@click.option("--candidate", help="Label of the model compared with it.")
+def figures(
+    run: Path, output: Path | None, formats: tuple[str, ...], baseline: str | None, candidate: str | None
+) -> None:
+    """Draw RUN's figures: score over length, tasks by length, the difference of two models."""
+    from harness.figures import FORMATS as every
+    from harness.figures import save_figures
+
+    for path in save_figures(run, output, formats or every, baseline=baseline, candidate=candidate):
+        print(path)
 
 
 @click.command()

