@@ -1,1 +1,1 @@
-"""Benchmarks as lm-eval tasks: RULER is ours, MMLU and GSM8k are lm-eval's own with local data where there is no hub."""
+"""Benchmarks as lm-eval tasks: RULER is ours; MMLU and GSM8k are lm-eval's own, with local data offline."""
