@@ -61,7 +61,7 @@ class Draws:
     seed: int
     fixed: bool = True  # fixed shuffles: the same permutation for every list of the same length
     rng: random.Random = field(init=False)
-    _numpy: Any = None
+    _numpy: random.Random | None = None
 
     def __post_init__(self) -> None:
         self.restart()
@@ -88,10 +88,20 @@ class Draws:
         if not self.fixed:
             return self.rng.randint(10000, 99999)
         if self._numpy is None:
-            import numpy as np
+            self._numpy = _numpy_stream(self.seed)
+        while (drawn := self._numpy.getrandbits(32) & 0x1FFFF) > 99998 - 10000:
+            pass  # numpy masks to the next power of two and draws again where that is too much
+        return 10000 + drawn
 
-            self._numpy = np.random.RandomState(self.seed)
-        return int(self._numpy.randint(10000, 99999))
+
+def _numpy_stream(seed: int) -> random.Random:
+    """numpy.random.seed(seed)'s Mersenne Twister: Python has the same generator, but fills its state differently."""
+    state = [seed & 0xFFFFFFFF]
+    for i in range(1, 624):
+        state.append((1812433253 * (state[-1] ^ (state[-1] >> 30)) + i) & 0xFFFFFFFF)
+    stream = random.Random()
+    stream.setstate((3, (*state, 624), None))
+    return stream
 
 
 @lru_cache(maxsize=24)

@@ -27,14 +27,15 @@ class Essay:
     """
 
     def __init__(self, text: str, punkt: Punkt, where: str = "essays") -> None:
-        self.words = re.sub(r"\s+", " ", text).split(" ")
+        # The same words as upstream's re.sub(r"\s+", " ", text).split(" "), which has "" where the text is padded.
+        self.words = [*[""] * text[:1].isspace(), *text.split(), *[""] * (text[-1:].isspace() and not text.isspace())]
         if not any(self.words):
             raise GatedevalError(f"{where}: the essay text is empty; bring PaulGrahamEssays.json with its text")
         self._lead = 1 if not self.words[0] else 0  # upstream strips the white space in front
         self._punkt = punkt
         self._once = " ".join(self.words)
         self._text = self._once
-        self._ends = list(accumulate(len(w) + 1 for w in self.words))  # one past the space that follows each word
+        self._letters = list(accumulate(map(len, self.words)))  # of the first i+1 words, without spaces
         self._spans: list[tuple[int, int]] = []  # sentences that no longer change
         self._split_to = self._lead  # where the splitting goes on: the start of a sentence
         self._counts: WeakKeyDictionary[Counter, list[int]] = WeakKeyDictionary()  # tokens of the first i sentences
@@ -42,7 +43,7 @@ class Essay:
     def _end(self, n: int) -> int:
         """Where the first n words, joined by spaces and stripped, end."""
         rounds, rest = divmod(n, len(self.words))
-        end = rounds * self._ends[-1] + (self._ends[rest - 1] if rest else 0)
+        end = rounds * (len(self._once) + 1) + (self._letters[rest - 1] + rest if rest else 0)
         end = max(end - 1, self._lead)
         text = self._reach(end)
         while end > self._lead and text[end - 1] == " ":

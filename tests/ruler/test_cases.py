@@ -326,6 +326,14 @@ def test_a_million_tokens(shared: Path, bpe4k: RulerTokenizer) -> None:
     assert sample.input.count("July 2010What hard liquor") >= 1
 
 
+def test_numpys_legacy_stream() -> None:
+    import numpy as np
+
+    for seed in (0, 1, 42, 12345):
+        draws, expected = Draws(seed), np.random.RandomState(seed)
+        assert [draws.five_digits() for _ in range(2000)] == [int(expected.randint(10000, 99999)) for _ in range(2000)]
+
+
 def test_words_and_constants() -> None:
     assert (len(key_words()), len(all_words())) == (6_171_620, 8_166)
     assert len(DEPTHS) == 40
