@@ -68,11 +68,9 @@ class Counter:
 
     def piece(self, piece: str, left: Left, right: Right) -> int:
         """Tokens of one piece between the given neighbours, cached."""
-        cache = self._cache.setdefault((left, right), {})
+        cache = self._kept(left, right)
         found = cache.get(piece)
         if found is None:
-            if len(cache) > _CACHE:
-                cache.clear()
             found = cache[piece] = self.measure([piece], left, right)[0]
         return found
 
@@ -102,10 +100,17 @@ class Counter:
             self._inner.update(zip(some, self.measure(some, left, right), strict=True))
         return self._inner
 
+    def _kept(self, left: str, right: str) -> dict[str, int]:
+        """The cache of pieces between two neighbours, begun anew where it has grown too large."""
+        cache = self._cache.setdefault((left, right), {})
+        if len(cache) > _CACHE:
+            cache.clear()
+        return cache
+
     def runs(self, words: str) -> int:
         """Tokens of words of letters, digits and hyphens, each after a space, by their runs; needs `splits_runs`."""
         found = _RUN.findall(words)
-        cache = self._cache.setdefault(("run", "run"), {})
+        cache = self._kept("run", "run")
         unknown = [run for run in set(found) if run not in cache]
         letters = [run for run in unknown if run[0].isalpha()]
         self._learn_between("1", letters, " a", cache)
@@ -114,8 +119,7 @@ class Counter:
 
     def halves(self, words: Sequence[str]) -> int:
         """Tokens of " adjective-noun" words, each after and before a word, by their halves; needs `splits_runs`."""
-        heads = self._cache.setdefault(("space", "hyphen"), {})
-        tails = self._cache.setdefault(("hyphen", "space"), {})
+        heads, tails = self._kept("space", "hyphen"), self._kept("hyphen", "space")
         pairs = [w.split("-", 1) for w in words]
         self._learn_between("a ", [h for h in {h for h, _ in pairs} if h not in heads], "-a", heads)
         self._learn_between("a-", [t for t in {t for _, t in pairs} if t not in tails], " a", tails)
@@ -124,8 +128,6 @@ class Counter:
     def _learn_between(self, before: str, pieces: list[str], after: str, cache: dict[str, int]) -> None:
         """Measure pieces between two anchors; what the anchors bring themselves, white space or hyphen, is included."""
         if pieces:
-            if len(cache) > _CACHE:
-                cache.clear()
             excess = self._joint("a", after)
             counts = self.tokenizer.counts([before + p + after for p in pieces])
             cache.update(zip(pieces, [n - excess for n in counts], strict=True))

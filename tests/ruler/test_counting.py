@@ -76,6 +76,19 @@ def test_keys_and_values_by_runs(made: Made, kind: str) -> None:
     assert counter.runs(f" {uuids}") == tokenizer.count(f"a {uuids} a") - tokenizer.count("a a")
 
 
+@pytest.mark.parametrize("task", ["niah_multikey_2", "niah_multikey_3", "niah_multivalue", "cwe", "qa_1"])
+def test_caches_that_overflow_change_nothing(
+    shared: Path, made: Made, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    def lines() -> list[str]:
+        samples = generate(task, tokenizer=made("qwen"), length=4096, samples=5, data=shared / "data")
+        return [s.to_json() for s in samples]
+
+    expected = lines()
+    monkeypatch.setattr("tasks.ruler.counting._CACHE", 3)
+    assert lines() == expected
+
+
 def test_tokens_that_cross_words_mean_whole_encodes(shared: Path, made: Made) -> None:
     tokenizer = made("crossing")
     assert "cross from a word" in (Counter(tokenizer).why_whole or "")
