@@ -252,8 +252,10 @@ def _prompt_tokens(request: Prompt | Question) -> int:
 def _excerpt(tokenizer: Tokenizer, job: Job, request: Prompt | Question) -> dict[str, Any]:
     """What a person wants to see of a prompt that may be 128K tokens long: its ends, and what surrounds each needle."""
     text = job.ask.prompt if job.ask.prompt is not None else job.ask.pairs[0][0]
-    marks = job.extra.get("ruler", {}).get("evidence_tokens", [])[:8] if isinstance(request, Prompt) else []
-    needles = [tokenizer.decode(request.ids[max(0, at - 8) : at + 32]) for at in marks]
+    needles: list[str] = []
+    if isinstance(request, Prompt):
+        ids, marks = request.ids, job.extra.get("ruler", {}).get("evidence_tokens", [])[:8]
+        needles = [tokenizer.decode(ids[max(0, at - 8) : at + 32]) for at in marks]
     return {"head": text[:_ENDS], "tail": text[-_ENDS:] if len(text) > _ENDS else "", "needles": needles}
 
 
