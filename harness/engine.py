@@ -15,6 +15,7 @@ from typing import Any
 from harness import context
 from harness.checkpoints import Checkpoint, inspect, resolve, tokenizer_path
 from harness.config import Engine as EngineOptions
+from harness.gated.layout import ARCHITECTURE
 from harness.types import ContextSetting, GatedevalError, Model
 
 WORKER = "harness.gated.worker.WorkerExtension"
@@ -113,6 +114,7 @@ class Engine:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
+        self._check_plugin()
         o = self.options
         arguments: dict[str, Any] = {
             "model": str(self.checkpoint.path),
@@ -133,10 +135,22 @@ class Engine:
         try:
             engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise EngineError(f"vLLM did not start on {self.checkpoint.path}: {reason}") from error
+            raise EngineError(f"vLLM did not start on {self.checkpoint.path}: {_one_line(error)}") from error
         Engine.starts += 1
         return engine
+
+    def _check_plugin(self) -> None:
+        """Refuse a gated checkpoint where vLLM does not know the class: stock vLLM would load it silently wrong."""
+        from vllm import ModelRegistry
+        from vllm.plugins import load_general_plugins
+
+        load_general_plugins()
+        planned = self.checkpoint.architecture
+        if planned == ARCHITECTURE and planned not in ModelRegistry.get_supported_archs():
+            raise GatedevalError(
+                f"{self.checkpoint.path} needs {planned}, which vLLM does not know: the gatedeval plugin is not loaded"
+                " (is VLLM_PLUGINS set to exclude it? is gatedeval installed in this environment?)"
+            )
 
     def _environment(self) -> None:
         """Defaults for what vLLM reads from the environment; what the user has set stands."""
@@ -341,8 +355,7 @@ class Engine:
         try:
             return self._llm.step()
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise EngineError(f"the engine died: {reason}") from error
+            raise EngineError(f"the engine died: {_one_line(error)}") from error
 
 
 @dataclass
@@ -398,6 +411,12 @@ class _Tree:
             sums.append(sum(node.logprobs[token] for node, token in zip(path, continuation, strict=True)))
             greedy.append(all(node.greedy == token for node, token in zip(path, continuation, strict=True)))
         return Choice(self.question.key, tuple(sums), tuple(greedy), self.seconds)
+
+
+def _one_line(error: Exception) -> str:
+    """An error's text on one line, cut where it gets long; its type where it says nothing."""
+    text = " ".join(str(error).split())
+    return (text if len(text) <= 400 else f"{text[:400]} ...") or type(error).__name__
 
 
 def _padded(ids: list[int]) -> list[int]:

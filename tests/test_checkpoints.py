@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,3 +169,30 @@ def test_paths_that_are_nothing() -> None:
         resolve(Model(label="m", path="./nowhere/at/all"))
     with pytest.raises(GatedevalError, match="could not be fetched from the hub"):
         resolve(Model(label="m", path="nobody/nothing-here"))
+
+
+def test_hub_repository_with_a_subfolder_is_read_from_the_cache(tiny: Path, tmp_path: Path) -> None:
+    """A hub cache as it looks after `org/name`'s subfolder was fetched; blobs are named by their sha256."""
+    repo = tmp_path / "hub/models--org--name"
+    snapshot, blobs = repo / "snapshots/abc/1B_gate", repo / "blobs"
+    for folder in (snapshot, blobs, repo / "refs"):
+        folder.mkdir(parents=True)
+    (repo / "refs/main").write_text("abc")
+    for file in (tiny / "headwise").iterdir():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        (blobs / digest).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(blobs / digest)
+    code = """
+from harness.checkpoints import file_sha256, inspect, resolve, tokenizer_path
+from harness.types import Model
+model = Model(label="m", path="org/name", subfolder="1B_gate")
+directory = resolve(model)
+checkpoint = inspect(directory)
+print(checkpoint.gate, checkpoint.fingerprint(), tokenizer_path(model, directory) == directory)
+weights = directory / "model.safetensors"
+assert file_sha256(weights) == weights.resolve().name
+"""
+    env = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["headwise", inspect(tiny / "headwise").fingerprint(), "True"]

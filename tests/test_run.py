@@ -181,6 +181,13 @@ def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
+def test_without_the_plugin_nothing_is_evaluated(folder: Path) -> None:
+    result = gatedeval(folder, "run", "small.yaml", "-o", "without", VLLM_PLUGINS="")
+    assert result.returncode == 2
+    assert "the gatedeval plugin is not loaded" in result.stderr.splitlines()[-1]
+    assert result.stdout == ""
+
+
 def test_plan_shows_cells_without_an_engine(folder: Path) -> None:
     result = gatedeval(folder, "plan", "small.yaml")
     assert result.returncode == 0
