@@ -13,7 +13,8 @@ from typing import Any
 
 from harness import context
 from harness.checkpoints import Checkpoint
-from harness.engine import Prompt, Question, check_fits
+from harness.choosing import Question
+from harness.engine import Prompt, check_fits
 from harness.tokenizer import Tokenizer
 from harness.types import ContextSetting, GatedevalError
 

@@ -5,21 +5,24 @@ The runner sees only `Job`s; what is RULER, MMLU, GSM8k or another lm-eval task 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from harness.asks import Ask
+from harness.choosing import Choice
 from harness.config import Config
 from harness.data import DataFolder
-from harness.engine import Choice, Completion
+from harness.engine import Completion
 from harness.tokenizer import Tokenizer
 from harness.types import Benchmark, Cell, GatedevalError
 
 if TYPE_CHECKING:
     from harness.lmtasks import LmEvalTask
 
+_log = logging.getLogger("gatedeval")
 Answer = Completion | Choice
 
 
@@ -106,9 +109,10 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
 
     # A chat template's own tokens are part of what is sent: they come off the length that the generator fills.
     frame = len(setup.tokenizer.encode(setup.render([{"role": "user", "content": ""}]))) if setup.chat else 0
+    tokenizer = ruler.load_tokenizer(setup.tokenizer.directory)
     samples = ruler.generate(
         cell.task,
-        tokenizer=ruler.load_tokenizer(setup.tokenizer.directory),
+        tokenizer=tokenizer,
         length=cell.length - frame,
         samples=benchmark.samples or 0,
         seed=setup.seed,
@@ -132,6 +136,8 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
             f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=ruler.ANSWER_TOKENS[cell.task]
         )
         yield Job(str(number), ask, references, score, {"ruler": asdict(sample.validity)})
+    while tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
+        _log.warning("RULER %s at %d: %s", cell.task, cell.length, tokenizer.notes.pop())
 
 
 def _lm_task(benchmark: Benchmark, task: str, data: DataFolder) -> LmEvalTask:

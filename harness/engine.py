@@ -9,22 +9,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from harness import context
 from harness.checkpoints import Checkpoint, inspect, resolve, tokenizer_path
+from harness.choosing import Choice, EngineError, Node, Question, Tree, padded
 from harness.config import Engine as EngineOptions
 from harness.gated.layout import ARCHITECTURE
 from harness.types import ContextSetting, GatedevalError, Model
 
 WORKER = "harness.gated.worker.WorkerExtension"
-_WIDTH = 16  # see _padded
-_MOST = 128  # vLLM's limit on logprob_token_ids of one request
-
-
-class EngineError(RuntimeError):
-    """The engine could not start, or died: the cells it was working on are failed, the others can go on."""
 
 
 @dataclass(frozen=True)
@@ -48,24 +43,6 @@ class Completion:
     finish_reason: str
     seconds: float
     token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Question:
-    """Continuations to compare: `options` are (context ids, continuation ids) pairs; contexts may be the same."""
-
-    key: Hashable
-    options: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Per option: log-likelihood of its continuation (nats), and whether greedy decoding would have produced it."""
-
-    key: Hashable
-    logprobs: tuple[float, ...]
-    greedy: tuple[bool, ...]
-    seconds: float
 
 
 def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str, what: object) -> None:
@@ -256,7 +233,7 @@ class Engine:
 
     def answer(self, requests: Iterable[Prompt | Question]) -> Iterator[Completion | Choice]:
         """Answer prompts and questions as one stream; answers arrive in the order in which they finish."""
-        trees: dict[Hashable, _Tree] = {}
+        trees: dict[Hashable, Tree] = {}
         for item, output, seconds in self._stream(self._requests(requests, trees)):
             if isinstance(item, Prompt):
                 answer = output.outputs[0]
@@ -296,8 +273,8 @@ class Engine:
             yield choice.key, choice.logprobs[0], choice.greedy[0]
 
     def _requests(
-        self, requests: Iterable[Prompt | Question], trees: dict[Hashable, _Tree]
-    ) -> Iterator[tuple[Prompt | _Node, Sequence[int], Any]]:
+        self, requests: Iterable[Prompt | Question], trees: dict[Hashable, Tree]
+    ) -> Iterator[tuple[Prompt | Node, Sequence[int], Any]]:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -316,9 +293,9 @@ class Engine:
                 continue
             for ctx, continuation in request.options:
                 self._check(len(ctx), len(continuation), request.key)
-            tree = trees[request.key] = _Tree(request)
+            tree = trees[request.key] = Tree(request)
             for node in tree.nodes:
-                asked = _padded(sorted(node.children))
+                asked = padded(sorted(node.children))
                 params = SamplingParams(
                     temperature=0.0, max_tokens=1, logprob_token_ids=asked, detokenize=False, output_kind=final
                 )
@@ -358,74 +335,7 @@ class Engine:
             raise EngineError(f"the engine died: {_one_line(error)}") from error
 
 
-@dataclass
-class _Node:
-    """A prefix of one or more options: the token ids so far, and the next tokens that options go on with."""
-
-    key: Hashable
-    ids: tuple[int, ...]
-    children: set[int] = field(default_factory=set)
-    logprobs: dict[int, float] = field(default_factory=dict)
-    greedy: int = -1
-
-
-class _Tree:
-    """The options of one question as a tree of prefixes."""
-
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.nodes: list[_Node] = []
-        self.paths: list[list[_Node]] = []
-        where: dict[tuple[tuple[int, ...], int], _Node] = {}  # (prefix, next token) -> the node that asks for it
-        latest: dict[tuple[int, ...], _Node] = {}
-        for ctx, continuation in question.options:
-            path = []
-            for depth, token in enumerate(continuation):
-                ids = ctx + continuation[:depth]
-                if (ids, token) not in where:
-                    if ids not in latest or len(latest[ids].children) == _MOST:
-                        latest[ids] = _Node(question.key, ids)
-                        self.nodes.append(latest[ids])
-                    latest[ids].children.add(token)
-                    where[ids, token] = latest[ids]
-                path.append(where[ids, token])
-            self.paths.append(path)
-        self.waiting = len(self.nodes)
-        self.seconds = 0.0
-
-    def take(self, node: _Node, output: Any, seconds: float) -> None:
-        """Record one node's log-probabilities. Raises EngineError when one that was asked for did not come."""
-        answer = output.outputs[0]
-        row = answer.logprobs[0]
-        node.greedy = answer.token_ids[0]
-        node.logprobs = {token: row[token].logprob for token in node.children if token in row}
-        if len(node.logprobs) < len(node.children) or any(not -1e9 < v <= 1e-3 for v in node.logprobs.values()):
-            raise EngineError(f"{node.key}: the engine returned no usable log-probability for every option")
-        self.waiting -= 1
-        self.seconds = max(self.seconds, seconds)
-
-    def choice(self) -> Choice:
-        """Sum each option's path."""
-        sums, greedy = [], []
-        for path, (_, continuation) in zip(self.paths, self.question.options, strict=True):
-            sums.append(sum(node.logprobs[token] for node, token in zip(path, continuation, strict=True)))
-            greedy.append(all(node.greedy == token for node, token in zip(path, continuation, strict=True)))
-        return Choice(self.question.key, tuple(sums), tuple(greedy), self.seconds)
-
-
 def _one_line(error: Exception) -> str:
     """An error's text on one line, cut where it gets long; its type where it says nothing."""
     text = " ".join(str(error).split())
     return (text if len(text) <= 400 else f"{text[:400]} ...") or type(error).__name__
-
-
-def _padded(ids: list[int]) -> list[int]:
-    """`ids` repeated to a common width.
-
-    vLLM pads the shorter lists of a batch with token 0 at -inf, which would hide the real token 0 of such a list: with
-    equal widths there is nothing to pad. Lists beyond the width are rounded up; `take` refuses an -inf all the same.
-    """
-    width = _WIDTH
-    while width < len(ids):
-        width *= 2
-    return (ids * (width // len(ids) + 1))[:width]

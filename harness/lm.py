@@ -10,15 +10,17 @@ import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import lm_eval.models  # noqa: F401 - lm-eval registers its own models only while its registry is empty: before ours
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from harness.asks import DEFAULT_ANSWER_TOKENS, Ask, Asker, generation
+from harness.choosing import Choice
 from harness.config import Engine as EngineOptions
 from harness.data import DataFolder
-from harness.engine import Choice, Completion, Engine
+from harness.engine import Completion, Engine
 from harness.tokenizer import Tokenizer
 from harness.types import ContextSetting, GatedevalError, Model, Yarn
 

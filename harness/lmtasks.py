@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.asks import Ask, generation
+from harness.choosing import Choice
 from harness.data import DataFolder
-from harness.engine import Choice, Completion
+from harness.engine import Completion
 from harness.types import GatedevalError
 
 _log = logging.getLogger("gatedeval")

@@ -21,8 +21,9 @@ from harness import __version__, benchmarks
 from harness.asks import Asker
 from harness.benchmarks import Job, answer_text
 from harness.checkpoints import tokenizer_sha256
+from harness.choosing import Choice, EngineError, Question
 from harness.config import to_dict
-from harness.engine import Choice, Completion, Engine, EngineError, Prompt, Question
+from harness.engine import Completion, Engine, Prompt
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.store import Store

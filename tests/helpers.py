@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from harness.choosing import Question
 from harness.config import Engine as EngineOptions
-from harness.engine import Engine, Prompt, Question
+from harness.engine import Engine, Prompt
 from harness.types import ContextSetting, Model
 
 NATIVE = ContextSetting(label="native")

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.engine import Engine, EngineError, Prompt, Question
+from harness.choosing import EngineError, Question
+from harness.engine import Engine, Prompt
 from harness.twin import make_tiny
 from harness.types import ContextSetting, GatedevalError, Model, Yarn
 from tests.helpers import EAGER, altered

@@ -10,8 +10,9 @@ import pytest
 
 from harness import lmtasks
 from harness.asks import generation
+from harness.choosing import Choice
 from harness.data import DataFolder
-from harness.engine import Choice, Completion
+from harness.engine import Completion
 from harness.lmtasks import LmEvalTask, local_task
 from harness.names import MMLU_SUBJECTS
 from harness.types import GatedevalError

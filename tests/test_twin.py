@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from harness.checkpoints import inspect
-from harness.engine import Prompt, Question
+from harness.choosing import Question
+from harness.engine import Prompt
 from harness.twin import make_tiny, make_twin
 from harness.types import GatedevalError, Model
 from tests.helpers import altered, started
