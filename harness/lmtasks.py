@@ -108,10 +108,14 @@ class _Splits:
     """lm-eval's `custom_dataset`: a task's splits from the data folder. Equal folders are one key in the task cache."""
 
     def __init__(self, kind: str, subject: str | None, data: DataFolder) -> None:
-        self.benchmark = import_module(f"tasks.{kind}")
-        self.data, self.subject = data, subject
+        self.kind, self.data, self.subject = kind, data, subject
         self.local = data.root is not None or all(data.locate(name) for name in self.benchmark.DATA)
         self.key = (kind, subject, str(data.root), tuple(sorted((k, str(v)) for k, v in data.overrides.items())))
+
+    @property
+    def benchmark(self) -> Any:
+        """The benchmark's module (not kept: lm-eval copies a task's config deeply, and a module cannot be)."""
+        return import_module(f"tasks.{self.kind}")
 
     def __hash__(self) -> int:
         return hash(self.key)

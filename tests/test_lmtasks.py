@@ -149,3 +149,8 @@ def test_plain_lm_eval_is_served_from_the_folder(data: DataFolder, monkeypatch: 
     lmtasks.serve_local_data(data)
     assert len(datasets.load_dataset("openai/gsm8k", "main")["test"]) == 1319
     assert datasets.load_dataset("cais/mmlu", "anatomy")["dev"][0]["answer"] in range(4)
+
+
+def test_lm_eval_can_copy_and_dump_our_tasks(data: DataFolder) -> None:
+    for task in (local_task("mmlu", "anatomy", 5, data), local_task("gsm8k", None, 5, data)):
+        assert task.task.dump_config()["num_fewshot"] == 5
