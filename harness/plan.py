@@ -115,9 +115,10 @@ def _lay_out(
         plan.cells[cell] = samples
         if benchmark.kind == "ruler":
             plan.tokens[cell] = samples * cell.length
-            if (tokenizer, benchmark.name, cell.task, cell.length) not in counted:
-                counted[tokenizer, benchmark.name, cell.task, cell.length] = (0, 0)
-                _check_ruler(plan, planned, benchmark, cell)
+            first = (f"{tokenizer} {limit}", benchmark.name, cell.task, cell.length)
+            if first not in counted:
+                counted[first] = (0, 0)
+                _check_ruler(plan, planned, benchmark, cell, limit)
             continue
         key = (tokenizer, benchmark.name, cell.task, 0)
         if key not in counted:
@@ -131,7 +132,8 @@ def _lay_out(
             )
 
 
-def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: Cell) -> None:
+def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: Cell, limit: int) -> None:
+    """Make the cell's first sample: it settles the size that fits, and a length too small for the task ends here."""
     from tasks import ruler
 
     try:
@@ -142,9 +144,10 @@ def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: 
             samples=benchmark.samples or 0,
             seed=plan.config.seed,
             data=plan.data,
+            max_model_len=limit,
             **dict(benchmark.options),
         )
-        next(samples, None)  # the first sample settles the size that fits; a length too small for the task ends here
+        next(samples, None)
     except GatedevalError as error:
         plan.refusals.append(f"{error} (model {planned.model.label!r})")
 
