@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,10 +139,11 @@ def test_unknown_task_has_a_suggestion() -> None:
         lmtasks.load_tasks("hellaswagg", 0)
 
 
-def test_task_whose_data_is_on_the_hub_says_so_when_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(GatedevalError, match="its data cannot be loaded"):
-        lmtasks.load_tasks("hellaswag", 0)
+def test_task_whose_data_is_on_the_hub_says_so_when_offline(tmp_path: Path) -> None:
+    code = "from harness import lmtasks; lmtasks.load_tasks('hellaswag', 0)"
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert "its data cannot be loaded" in done.stderr.splitlines()[-1]
 
 
 def test_plain_lm_eval_is_served_from_the_folder(data: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
