@@ -6,7 +6,9 @@ finishes. Nothing is ever truncated: a prompt that does not fit raises before th
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -114,6 +116,7 @@ class Engine:
         except Exception as error:
             raise EngineError(f"vLLM did not start on {self.checkpoint.path}: {_one_line(error)}") from error
         Engine.starts += 1
+        threading.Thread(target=_wake_when_dead, args=(engine.engine_core,), daemon=True).start()
         return engine
 
     def _check_plugin(self) -> None:
@@ -333,6 +336,27 @@ class Engine:
             return self._llm.step()
         except Exception as error:
             raise EngineError(f"the engine died: {_one_line(error)}") from error
+
+
+def _wake_when_dead(core: Any) -> None:
+    """Tell whoever waits for the engine that its process is gone.
+
+    vLLM's synchronous client notices a killed engine process, but leaves a caller that is already waiting for its next
+    output, or for a worker's reply, waiting for ever.
+    """
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    resources, outputs = getattr(core, "resources", None), getattr(core, "outputs_queue", None)
+    replies = getattr(core, "utility_results", {})
+    del core  # the thread must not keep the client alive
+    if resources is None or outputs is None:
+        return  # the engine lives in this process
+    while not resources.engine_dead:
+        time.sleep(0.2)
+    for reply in list(replies.values()):
+        with contextlib.suppress(Exception):  # answered, or given up, in the meantime
+            reply.set_exception(EngineDeadError())
+    outputs.put_nowait(EngineDeadError())
 
 
 def _one_line(error: Exception) -> str:

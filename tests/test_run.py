@@ -181,6 +181,47 @@ def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
+def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None:
+    """The engine process is killed while it works: its cells are failed by name, it is started again, exit code 1."""
+    import psutil
+
+    arguments = [
+        "run",
+        "small.yaml",
+        "-o",
+        "died",
+        "-s",
+        "benchmarks.0.samples=40",
+        "-s",
+        "models=[{label: gate, path: tiny/headwise}]",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    samples, deadline = folder / "died/samples", time.monotonic() + 240
+    while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "EngineCore" in " ".join(child.cmdline() or [child.name()]):
+            child.kill()
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 1, err[-3000:]
+    assert "the engine died" in err
+    store = Store.read(folder / "died")
+    assert store.manifest["state"] == "incomplete"
+    assert {key.split("__")[1] for key in store.failures} == {"native"}  # what it was working on
+    for cell in store.cells:
+        assert cell.context == "native" or len(list(store.samples(cell))) == 40
+    assert out.startswith("| model")
+    again = gatedeval(folder, *arguments)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert Store.read(folder / "died").failures == {}
+
+
 def test_without_the_plugin_nothing_is_evaluated(folder: Path) -> None:
     result = gatedeval(folder, "run", "small.yaml", "-o", "without", VLLM_PLUGINS="")
     assert result.returncode == 2
