@@ -49,9 +49,7 @@ class Setup:
 
     def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Chat messages as text; a begun assistant turn is continued (lm-eval's chat_template signature)."""
-        if add_generation_prompt or messages[-1]["role"] != "assistant":
-            return self.tokenizer.chat(messages, thinking=self.thinking)
-        return self.tokenizer.chat(messages[:-1], answer_prefix=messages[-1]["content"], thinking=self.thinking)
+        return self.tokenizer.render(messages, add_generation_prompt, thinking=self.thinking)
 
 
 def data_folder(config: Config) -> DataFolder:

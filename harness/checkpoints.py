@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.data import sha256_of
 from harness.gated.layout import (
     ARCHITECTURE,
     Layout,
@@ -105,14 +105,7 @@ def file_sha256(file: Path) -> str:
     target = file.resolve()
     if file.is_symlink() and target.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", target.name):
         return target.name
-    stat = target.stat()
-    return _file_sha256(target, stat.st_size, stat.st_mtime_ns)
-
-
-@cache
-def _file_sha256(file: Path, size: int, mtime_ns: int) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return sha256_of(target)
 
 
 def resolve(model: Model) -> Path:

@@ -105,9 +105,7 @@ class GatedevalLM(TemplateLM):
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Render a conversation; one that already begins the assistant's turn is continued, never closed."""
-        if add_generation_prompt or chat_history[-1]["role"] != "assistant":
-            return self.tok.chat(chat_history)
-        return self.tok.chat(chat_history[:-1], answer_prefix=chat_history[-1]["content"])
+        return self.tok.render(chat_history, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         """Token ids as the model is sent them (see `harness.tokenizer`)."""

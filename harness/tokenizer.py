@@ -68,6 +68,14 @@ class Tokenizer:
         """Whether the tokenizer brings a chat template."""
         return bool(getattr(self.hf, "chat_template", None))
 
+    def render(
+        self, messages: list[dict[str, str]], add_generation_prompt: bool = True, *, thinking: bool = False
+    ) -> str:
+        """`chat` in the signature of lm-eval's chat_template: a begun assistant turn is continued, never closed."""
+        if add_generation_prompt or messages[-1]["role"] != "assistant":
+            return self.chat(messages, thinking=thinking)
+        return self.chat(messages[:-1], answer_prefix=messages[-1]["content"], thinking=thinking)
+
     def chat(self, messages: list[dict[str, str]], *, answer_prefix: str = "", thinking: bool = False) -> str:
         """Render a conversation whose next turn is the assistant's, begun with `answer_prefix`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.conftest import ROOT, shared_folder
 
 ORACLES = None if shared_folder() is None else shared_folder() / "oracles" / "ruler"  # type: ignore[operator]
 FILES: dict[str, dict[str, object]] = json.loads((ORACLES / "manifest.json").read_text()) if ORACLES else {}
+if ORACLES is None and os.environ.get("GATEDEVAL_REQUIRE_SHARED") == "1":
+    pytest.fail("GATEDEVAL_REQUIRE_SHARED=1, but there is no oracle folder: set GATEDEVAL_SHARED")
 if ORACLES is None:
     pytest.skip("no oracle folder: set GATEDEVAL_SHARED", allow_module_level=True)
 
