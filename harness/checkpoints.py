@@ -17,6 +17,8 @@ from typing import Any
 from harness.data import sha256_of
 from harness.gated.layout import (
     ARCHITECTURE,
+    ELEMENTWISE_FLAG,
+    HEADWISE_FLAG,
     Layout,
     gate_from_flags,
     gate_from_rows,
@@ -24,7 +26,7 @@ from harness.gated.layout import (
     needs_our_model,
     tensor_mismatch,
 )
-from harness.types import GatedevalError, Model
+from harness.types import Gate, GatedevalError, Model
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -303,3 +305,27 @@ def _bin_header(file: Path) -> dict[str, Tensor]:
         for name, tensor in state.items()
         if isinstance(tensor, torch.Tensor)
     }
+
+
+def gate_flags(gate: Gate) -> dict[str, Any]:
+    """Config entries as a released checkpoint has them, under an architecture that stock vLLM refuses."""
+    return {
+        "model_type": "qwen3",
+        "architectures": [ARCHITECTURE],
+        HEADWISE_FLAG: gate == "headwise",
+        ELEMENTWISE_FLAG: gate == "elementwise",
+    }
+
+
+def write_checkpoint(target: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Write config.json and model.safetensors into `target` (made if need be) and read their headers back.
+
+    Raises:
+        GatedevalError: config and tensors do not belong together.
+    """
+    from safetensors.torch import save_file
+
+    target.mkdir(parents=True, exist_ok=True)
+    save_file({k: v.contiguous() for k, v in tensors.items()}, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    inspect(target)

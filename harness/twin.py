@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.checkpoints import TOKENIZER_FILES, inspect
-from harness.gated.layout import ARCHITECTURE, ELEMENTWISE_FLAG, HEADWISE_FLAG, Layout
+from harness.checkpoints import TOKENIZER_FILES, gate_flags, inspect, write_checkpoint
+from harness.gated.layout import Layout
 from harness.types import Gate, GatedevalError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def make_twin(source: Path, target: Path, gate: Gate) -> None:
     }
     if config.get("tie_word_embeddings"):
         out.pop("lm_head.weight", None)
-    _write(target, config | _flags(gate), out)
+    write_checkpoint(target, config | gate_flags(gate), out)
     for name in (*TOKENIZER_FILES, "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"):
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)
@@ -109,24 +109,6 @@ def _gated(name: str, tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     return tensor * 2 if name.endswith(".self_attn.o_proj.weight") else tensor
 
 
-def _flags(gate: Gate) -> dict[str, Any]:
-    """Config entries as a released checkpoint has them, under an architecture that stock vLLM refuses."""
-    return {
-        "model_type": "qwen3",
-        "architectures": [ARCHITECTURE],
-        HEADWISE_FLAG: gate == "headwise",
-        ELEMENTWISE_FLAG: gate == "elementwise",
-    }
-
-
-def _write(target: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    target.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.contiguous() for k, v in tensors.items()}, target / "model.safetensors", metadata={"format": "pt"})
-    (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 # --- a tiny random pair ----------------------------------------------------------------------------------------------
 
 TINY_ARMS: dict[str, Gate] = {"baseline": "none", "headwise": "headwise", "elementwise": "elementwise"}
@@ -161,9 +143,9 @@ def make_tiny(root: Path, seed: int = 0) -> list[Path]:
         if (target / "config.json").exists():
             continue
         tokenizer = _tiny_tokenizer()
-        config = dict(_TINY, vocab_size=tokenizer.get_vocab_size(), **_flags(gate))
+        config = dict(_TINY, vocab_size=tokenizer.get_vocab_size(), **gate_flags(gate))
         layout = Layout(config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"], gate)
-        _write(target, config, _random_weights(config, layout, seed))
+        write_checkpoint(target, config, _random_weights(config, layout, seed))
         tokenizer.save(str(target / "tokenizer.json"))
         facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "model_max_length": 2**20}
         (target / "tokenizer_config.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
