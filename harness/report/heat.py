@@ -27,6 +27,11 @@ def ink(colour: tuple[int, int, int]) -> str:
     return "#000" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "#fff"
 
 
+def score_colour(score: float) -> tuple[int, int, int]:
+    """The colour of a score, 0-100."""
+    return blend(_SCORES, score / 100)
+
+
 def heat_table(grid: Grid, *, difference: bool = False, decimals: int = 1) -> str:
     """A grid as a captioned table with a colour per field."""
     seen = [abs(v) for v in grid.values.ravel() if not math.isnan(v)]
