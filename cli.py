@@ -114,24 +114,107 @@ def run(
     """Run CONFIG and print the table. The same command goes on where an earlier one stopped."""
     with _stdout_is_data() as out:
         from harness.export import export_run
-        from harness.plan import build
-        from harness.progress import Progress
-        from harness.runner import run as run_plan
 
         loaded = _load(config, overrides, data)
-        plan = build(loaded)
-        plan.check()
         path = output or loaded.results / loaded.name
-        try:
-            state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
-        except KeyboardInterrupt:
-            again = " ".join(["gatedeval", *sys.argv[1:]])
-            print(f"\ninterrupted; what is finished is kept in {path}. Go on with: {again}", file=sys.stderr)
-            sys.exit(130)
+        state = _work_off(loaded, path, quiet)
         print(export_run(path, style="table5", fmt=fmt, allow_partial=True), end="", file=out)
-        note = f"{tally.asked} samples answered, {tally.reused} found finished"
-        note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
-        print(f"{path}: {state}; {note}", file=sys.stderr)
+        if state != "complete":
+            sys.exit(1)
+
+
+def _work_off(config: Any, path: Path, quiet: bool) -> str:
+    """Plan `config` and run it into `path`; says on stderr how it went, and returns the run's state."""
+    from harness.plan import build
+    from harness.progress import Progress
+    from harness.runner import run as run_plan
+
+    plan = build(config)
+    plan.check()
+    try:
+        state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+    except KeyboardInterrupt:
+        again = " ".join(["gatedeval", *sys.argv[1:]])
+        print(f"\ninterrupted; what is finished is kept in {path}. Go on with: {again}", file=sys.stderr)
+        sys.exit(130)
+    note = f"{tally.asked} samples answered, {tally.reused} found finished"
+    note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
+    print(f"{path}: {state}; {note}", file=sys.stderr)
+    return state
+
+
+# fmt: off
+@cli.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--rope-theta", metavar="B,B,...", help="RoPE bases, e.g. 1e4,5e4,1e6. Default: the checkpoint's own.")
+@click.option("--yarn-factor", metavar="F,F,...", default="1", show_default=True,
+              help="YaRN factors, each with each base; 1 is the base alone.")
+@click.option("--original", type=click.IntRange(min=1), metavar="N",
+              help="Tokens that the model was trained on, which YaRN stretches (needed with a factor above 1).")
+@click.option("--lengths", metavar="L,L,...", required=True,
+              help="Tokens of prompt and answer, e.g. 4096,8192 or 4K,8K: a heat map each.")
+@click.option("--task", "tasks", multiple=True, default=["niah_single_1"], show_default=True,
+              help="RULER task; again for more (fields are then their mean), or all.")
+@click.option("--samples", type=click.IntRange(min=1), default=20, show_default=True,
+              help="Samples per field, task and length.")
+@click.option("--native/--no-native", default=True, show_default=True,
+              help="Also evaluate the checkpoint's own setting.")
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
+              show_default=True, help="Of weights and arithmetic.")
+@click.option("--seed", default=42, show_default=True, help="RULER's seed.")
+@click.option("--set", "-s", "overrides", metavar="KEY=VALUE", multiple=True,
+              help="Any other config value, e.g. -s engine.enforce_eager=true.")
+@click.option("--data", type=PATH, help="Folder with benchmark data (default: GATEDEVAL_DATA, else the hub).")
+@click.option("--output", "-o", type=PATH, help="Run directory (default: results/sweep-LABELS).")
+@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+def sweep(
+    models: tuple[str, ...], rope_theta: str | None, yarn_factor: str, original: int | None, lengths: str,
+    tasks: tuple[str, ...], samples: int, native: bool, dtype: str, seed: int, overrides: tuple[str, ...],
+    data: Path | None, output: Path | None, quiet: bool,
+) -> None:
+    # fmt: on
+    """Score of each MODEL over RoPE base x YaRN factor, as heat maps.
+
+    MODEL is a directory or hub id, or LABEL=MODEL. One engine is started per model, whatever the number of settings:
+    each only replaces the rotary tables in it. The result is a run like any other: the same command goes on where an
+    earlier one stopped, more values only add what is new, and `gatedeval table`, `report` and `compare` read it.
+    The maps are printed, and drawn in RUN/sweep.svg.
+
+    \b
+      gatedeval sweep MODEL --rope-theta 1e4,1e5,1e6 --lengths 4K,8K,16K
+          a longer context by the base alone: 3 settings, 3 maps of one column
+      gatedeval sweep MODEL --rope-theta 1e4,1e6 --yarn-factor 1,2,4,8 --original 4096 --lengths 4K,32K
+          8 settings; YaRN x 4 reaches 16K, so its fields at 32K are a dash, not a zero
+      gatedeval sweep base=A gated=B --yarn-factor 1,4 --original 32768 --lengths 32K,128K --task vt --task cwe
+          two models, the mean of two tasks, on each checkpoint's own base
+    """
+    with _stdout_is_data() as out:
+        from harness import sweep as sweeping
+
+        # as pairs: a path is not to be read as YAML
+        given: list[Any] = [*overrides, *([("data", str(data))] if data is not None else [])]
+        config = sweeping.build(
+            models,
+            bases=sweeping.parse_list(rope_theta, "--rope-theta", sweeping.a_base) if rope_theta else [None],
+            factors=sweeping.parse_list(yarn_factor, "--yarn-factor", sweeping.a_factor),
+            lengths=sweeping.parse_list(lengths, "--lengths", sweeping.a_length),
+            tasks=tasks,
+            samples=samples,
+            original=original,
+            native=native,
+            dtype=dtype,
+            seed=seed,
+            overrides=given,
+        )
+        path = output or config.results / config.name
+        state = _work_off(config, path, quiet)
+        from harness.report.sweepmap import save
+        from harness.store import Store
+        from harness.sweepview import render
+
+        run = Store.read(path)
+        print(render(run), end="", file=out)
+        print(save(run), file=sys.stderr)
         if state != "complete":
             sys.exit(1)
 
