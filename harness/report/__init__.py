@@ -10,6 +10,7 @@ from harness.export.text import html_table
 from harness.report.heat import heat_table
 from harness.report.samples import browser_data
 from harness.report.svg import curve_chart, legend
+from harness.report.sweepmap import sweep_svg
 from harness.store import Store
 from harness.store.files import write_atomic
 from harness.tables import table5
@@ -61,6 +62,8 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
             f'<ul class="caption">{"".join(f"<li>{escape(line)}</li>" for line in table.caption)}</ul>',
         )
     ]
+    if sweep := sweep_svg(store):
+        sections.append(("sweep", "RoPE base and YaRN factor", f'<div class="scroll">{sweep}</div>'))
     if charts := _charts(store):
         sections.append(("curves", "Score over length", charts))
     if maps := _maps(store, baseline, candidate):
