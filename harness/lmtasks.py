@@ -31,32 +31,32 @@ def _quicken_templates() -> None:
     utils.env.from_string = functools.lru_cache(maxsize=4096)(utils.env.from_string)
 
 
+OUR_TASKS = Path(__file__).resolve().parents[1] / "tasks" / "demo"
+"""Tasks of our own that a config may name besides lm-eval's."""
+
+
 @functools.cache
-def _manager(name: str | None) -> Any:
-    """A task index: of the folder that bears the task's name where there is one, else of everything (seconds)."""
-    import lm_eval.tasks
+def _manager(folder: Path | None) -> Any:
+    """A task index: of one folder, or (None) of everything there is (seconds)."""
     from lm_eval.tasks import TaskManager
 
     _quicken_templates()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    if name is None:
-        return TaskManager()
-    root = Path(lm_eval.tasks.__file__).parent
-    return TaskManager(include_defaults=False, include_path=str(root / name))
+    if folder is None:
+        return TaskManager(include_path=str(OUR_TASKS))
+    return TaskManager(include_defaults=False, include_path=str(folder))
 
 
 def _lookup(name: str) -> Any:
-    """(manager, entry) of a task or group by name. Raises GatedevalError with near misses."""
+    """The manager that knows a task or group by name. Raises GatedevalError with near misses."""
     import lm_eval.tasks
 
     from harness.names import did_you_mean
 
     root = Path(lm_eval.tasks.__file__).parent
-    for folder in dict.fromkeys((name, name.split("_")[0])):
-        if (root / folder).is_dir():
-            manager = _manager(folder)
-            if name in manager.task_index:
-                return manager
+    for folder in dict.fromkeys((root / name, root / name.split("_")[0], OUR_TASKS)):
+        if folder.is_dir() and name in _manager(folder).task_index:
+            return _manager(folder)
     manager = _manager(None)
     if name not in manager.task_index:
         raise GatedevalError(f"lm-eval has no task {name!r}{did_you_mean(name, manager.all_tasks)}")
@@ -175,16 +175,23 @@ class LmEvalTask:
         yield from self.task.doc_iterator(rank=0, limit=limit, world_size=1)
 
     def ask(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> tuple[Ask, list[Any]]:
-        """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text."""
+        """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text.
+
+        Raises:
+            GatedevalError: more shots than the task has examples.
+        """
         task = self.task
-        context = task.fewshot_context(
-            doc,
-            num_fewshot=task.config.num_fewshot or 0,
-            apply_chat_template=chat is not None,
-            fewshot_as_multiturn=chat is not None,
-            chat_template=chat,
-            gen_prefix=task.doc_to_prefix(doc),
-        )
+        try:
+            context = task.fewshot_context(
+                doc,
+                num_fewshot=task.config.num_fewshot or 0,
+                apply_chat_template=chat is not None,
+                fewshot_as_multiturn=chat is not None,
+                chat_template=chat,
+                gen_prefix=task.doc_to_prefix(doc),
+            )
+        except AssertionError as error:  # lm-eval's way to say that there are not so many examples
+            raise GatedevalError(f"lm-eval task {self.name!r}: {str(error).removeprefix('Error: ')}") from error
         instances = task.construct_requests(
             doc=doc,
             ctx=context,

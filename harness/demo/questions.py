@@ -132,7 +132,8 @@ def problem(rng: random.Random, split: Split = "train") -> Problem:
         woman = rng.random() < 0.5
         name, other = rng.choice(WOMEN if woman else MEN), rng.choice(MEN if woman else WOMEN)
         thing = rng.choice(list(_THINGS))
-        if _split_of("problem", wording, name, str(first), str(second)) == split:
+        # What is said, but for the things: a wording without a name is one combination, whoever was drawn for it.
+        if _split_of("problem", wording.format(p=name, q="", things="", a=first, b=second)) == split:
             break
     question = wording.format(
         p=name, q=other, things=_THINGS[thing], a=_counted(first, thing), b=_short(wording, second, thing)
