@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -14,12 +16,15 @@ from pathlib import Path
 import pytest
 
 from harness.choosing import Choice as Chosen
+from harness.config import load
+from harness.data import DataFolder
 from harness.demo import questions as q
-from harness.demo.prose import HAYSTACK_SEED, essay, prose, sentences
+from harness.demo.prose import HAYSTACK_SEED, essay, files, prose, sentences
 from harness.demo.words import CATEGORIES
 from harness.engine import Completion
 from harness.lmtasks import OUR_TASKS, load_tasks
 from harness.types import GatedevalError
+from tasks.ruler.haystack import load_essay
 
 LONG = essay(1, 300_000)
 
@@ -39,6 +44,42 @@ def test_prose_is_plain_small_and_the_same_each_time() -> None:
 def test_haystack_is_not_training_text() -> None:
     ours = set(islice(prose(HAYSTACK_SEED), 300))
     assert not ours & set(islice(prose(1), 3000))
+
+
+DATA = Path(prose.__code__.co_filename).parent / "data"
+
+
+def test_data_folder_is_the_generator_s_and_is_named_in_a_manifest() -> None:
+    made = dict(files())
+    there = {p.relative_to(DATA).as_posix(): p.read_text(encoding="utf-8") for p in DATA.rglob("*") if p.is_file()}
+    assert there == made
+    found = DataFolder(DATA).find("essays").manifest()
+    content = made["essays/gatedeval_demo_prose.json"].encode()
+    assert (found["file"], found["sha256"]) == ("gatedeval_demo_prose.json", hashlib.sha256(content).hexdigest())
+    assert DataFolder(DATA).find("punkt").path.is_relative_to(DATA)
+
+
+def test_essay_is_split_into_its_own_sentences() -> None:
+    text = load_essay(DataFolder(DATA))
+    n = len(text.words)
+    assert n > 10_000
+    spans = text.sentences(n)
+    want = list(islice(sentences(HAYSTACK_SEED), len(spans)))
+    assert [text.slice(a, b) for a, b in spans] == want
+
+
+def test_config_names_the_folder_relative_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(DATA, tmp_path / "harness" / "demo" / "data")
+    (tmp_path / "configs").mkdir()
+    config = tmp_path / "configs" / "x.yaml"
+    config.write_text(
+        "name: x\nmodels: [{label: m, path: org/m}]\nbenchmarks: [{lm_eval: demo_words}]\ndata: ../harness/demo/data\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    loaded = load(config)
+    assert loaded.data is not None
+    assert DataFolder(loaded.data).find("essays").path.name == "gatedeval_demo_prose.json"
 
 
 def test_every_thing_is_of_one_kind() -> None:

@@ -3,13 +3,18 @@
 Nothing in it is about needles, numbers or questions: no digit occurs, nor do the words of RULER's needle sentences
 ("special magic"), so that a haystack never answers a question by accident. A few hundred words in all, so that a
 tokenizer of 1,280 entries packs them well.
+
+    python -m harness.demo.prose harness/demo/data    writes the demo's data folder again
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from harness.demo.words import CATEGORIES, MEN, WOMEN, with_article
 
@@ -190,3 +195,33 @@ def _sentence(line: str, fixed: dict[str, str], rng: random.Random) -> str:
         text = text[0].lower() + text[1:]
     text = joint + text
     return text[0].upper() + text[1:]
+
+
+# --- the data folder --------------------------------------------------------------------------------------------------
+
+_ESSAY = "essays/gatedeval_demo_prose.json"
+_ESSAY_CHARACTERS = 64_000  # twice what 8,192 tokens hold
+_PUNKT = "nltk_data/tokenizers/punkt_tab/english"
+_PUNKT_FILES = ("abbrev_types.txt", "collocations.tab", "sent_starters.txt", "ortho_context.tab")
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """(path, content) of the demo's data folder (`harness.data`): the essay haystack and sentence-splitter parameters.
+
+    The parameters are empty: there is no abbreviation in this prose, so every full stop ends a sentence.
+    """
+    yield _ESSAY, json.dumps({"text": essay(HAYSTACK_SEED, _ESSAY_CHARACTERS)}) + "\n"
+    for name in _PUNKT_FILES:
+        yield f"{_PUNKT}/{name}", ""
+
+
+def main(target: Path) -> None:
+    """Write the data folder `target`."""
+    for name, content in files():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(content, encoding="utf-8")
+        print(target / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "harness/demo/data"))
