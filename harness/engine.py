@@ -19,6 +19,7 @@ from harness.checkpoints import Checkpoint, inspect, resolve, tokenizer_path
 from harness.choosing import Choice, EngineError, Node, Question, Tree, padded
 from harness.config import Engine as EngineOptions
 from harness.gated.layout import ARCHITECTURE
+from harness.gated.parent import ENGINE_OF
 from harness.types import ContextSetting, GatedevalError, Model
 
 WORKER = "harness.gated.worker.WorkerExtension"
@@ -143,6 +144,7 @@ class Engine:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(self._cache_gib()))
         ranks, cores = self.options.tensor_parallel_size, os.cpu_count() or 1
         if ranks > 1:  # without it the ranks of a CPU engine fight for the same cores
+        os.environ[ENGINE_OF] = str(os.getpid())  # no engine outlives us
             share = max(1, cores // ranks)
             bind = "|".join(f"{r * share}-{(r + 1) * share - 1}" if share > 1 else str(r % cores) for r in range(ranks))
             os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", bind)

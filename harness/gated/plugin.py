@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.gated.layout import ARCHITECTURE, needs_our_model
+from harness.gated.parent import follow_parent
 
 
 def register() -> None:
     """Make gated checkpoints loadable. Idempotent: vLLM may call it several times in one process."""
+    follow_parent()
     from vllm import ModelRegistry
     from vllm.transformers_utils import config as vllm_config
 
