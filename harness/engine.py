@@ -135,6 +135,7 @@ class Engine:
 
     def _environment(self) -> None:
         """Defaults for what vLLM reads from the environment; what the user has set stands."""
+        os.environ[ENGINE_OF] = str(os.getpid())  # no engine outlives us
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -144,7 +145,6 @@ class Engine:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(self._cache_gib()))
         ranks, cores = self.options.tensor_parallel_size, os.cpu_count() or 1
         if ranks > 1:  # without it the ranks of a CPU engine fight for the same cores
-        os.environ[ENGINE_OF] = str(os.getpid())  # no engine outlives us
             share = max(1, cores // ranks)
             bind = "|".join(f"{r * share}-{(r + 1) * share - 1}" if share > 1 else str(r % cores) for r in range(ranks))
             os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", bind)
