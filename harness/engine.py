@@ -71,6 +71,7 @@ class Engine:
     starts = 0  # engine starts of this process; a plan must not need more than it has models
 
     def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: EngineOptions | None = None) -> None:
+        since = time.monotonic()
         self.model, self.options = model, options or EngineOptions()
         directory = resolve(model)
         self.checkpoint: Checkpoint = inspect(directory)
@@ -85,6 +86,7 @@ class Engine:
         self._llm = self._start(given.hf_overrides)
         self.facts = self._verify(first)
         self.set_context(contexts[0])
+        self.facts["start_seconds"] = round(time.monotonic() - since, 3)
 
     # --- start and stop ------------------------------------------------------------------------------------------
 
@@ -92,9 +94,22 @@ class Engine:
         """Start vLLM. Its log goes to stderr: stdout is data."""
         self._environment()
         from vllm.engine.arg_utils import EngineArgs
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.llm_engine import LLMEngine
 
         self._check_plugin()
+        self.arguments = self._arguments(hf_overrides)
+        try:
+            # Batch sizes are those of offline work (vLLM's LLM class), not the smaller ones of a server.
+            engine = LLMEngine.from_engine_args(EngineArgs(**self.arguments), usage_context=UsageContext.LLM_CLASS)
+        except Exception as error:
+            raise EngineError(f"vLLM did not start on {self.checkpoint.path}: {_one_line(error)}") from error
+        Engine.starts += 1
+        threading.Thread(target=_wake_when_dead, args=(engine.engine_core,), daemon=True).start()
+        return engine
+
+    def _arguments(self, hf_overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """vLLM's arguments; what the config leaves open is left to vLLM."""
         o = self.options
         arguments: dict[str, Any] = {
             "model": str(self.checkpoint.path),
@@ -108,17 +123,11 @@ class Engine:
             "generation_config": "vllm",  # the repository's temperature or penalties must not reach the sampler
             "worker_extension_cls": WORKER,
             "use_tqdm_on_load": False,
+            "disable_log_stats": True,
             "seed": 0,
         }
         optional = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
-        arguments |= {name: value for name in optional if (value := getattr(o, name)) is not None}
-        try:
-            engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        except Exception as error:
-            raise EngineError(f"vLLM did not start on {self.checkpoint.path}: {_one_line(error)}") from error
-        Engine.starts += 1
-        threading.Thread(target=_wake_when_dead, args=(engine.engine_core,), daemon=True).start()
-        return engine
+        return arguments | {name: value for name in optional if (value := getattr(o, name)) is not None}
 
     def _check_plugin(self) -> None:
         """Refuse a gated checkpoint where vLLM does not know the class: stock vLLM would load it silently wrong."""

@@ -1,0 +1,181 @@
+"""What the harness adds: `gatedeval run` against vLLM's own `LLM.generate` on the same token ids, in turn.
+
+The ratio is (wall of the whole command, minus the engine's start) / (wall of `generate`): imports, planning, making the
+samples, scoring, storing and the final table all count against the harness. Without --model a tiny model with random
+weights is made: the smaller the model, the harder the comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+LENGTHS = (1024, 2048, 3072, 4096)
+TASKS = ("niah_single_1", "fwe")  # both make their samples without data files
+
+
+def config_text(model: Path, samples: int, eager: bool) -> str:
+    """A config of `samples` samples at 1K to 4K."""
+    each = max(1, samples // (len(LENGTHS) * len(TASKS)))
+    return f"""
+name: overhead
+models: [{{label: model, path: {json.dumps(str(model))}, dtype: float32}}]
+contexts: [{{label: base, rope_theta: 1000000, max_length: 4096}}]
+benchmarks: [{{ruler: [{", ".join(TASKS)}], lengths: {list(LENGTHS)}, samples: {each}}}]
+engine: {{enforce_eager: {str(eager).lower()}}}
+"""
+
+
+def dump_requests(config: Path, target: Path) -> int:
+    """Write what the harness will send, as plain data; returns the number of prompts."""
+    from harness import benchmarks
+    from harness.asks import Asker
+    from harness.config import load
+    from harness.engine import Engine, Prompt
+    from harness.plan import build
+
+    plan = build(load(config))
+    plan.check()
+    [label] = plan.models
+    planned, [setting] = plan.models[label], plan.config.contexts
+    limit, setup = planned.max_lengths[setting.label], plan.setup(label)
+    asker = Asker(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
+    prompts = []
+    for cell in sorted(plan.cells, key=lambda c: -c.length):
+        for job in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
+            request = asker.request(job.ask)
+            assert isinstance(request, Prompt)
+            prompts.append((list(request.ids), request.max_tokens))
+    with Engine(planned.model, plan.config.contexts, plan.config.engine) as engine:
+        arguments = engine.arguments
+    target.write_bytes(pickle.dumps({"prompts": prompts, "arguments": arguments}))
+    return len(prompts)
+
+
+def direct(requests: Path) -> dict[str, float]:
+    """Feed the dumped token ids to `LLM.generate`: seconds inside it, and prompt tokens found in the prefix cache."""
+    from vllm import LLM, SamplingParams
+
+    given = pickle.loads(requests.read_bytes())
+    llm = LLM(**given["arguments"])
+    ids = [{"prompt_token_ids": list(prompt)} for prompt, _ in given["prompts"]]
+    params = [SamplingParams(temperature=0.0, max_tokens=n) for _, n in given["prompts"]]
+    start = time.perf_counter()
+    outputs = llm.generate(ids, params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    return {
+        "seconds": seconds,
+        "prompt_tokens": sum(len(p) for p, _ in given["prompts"]),
+        "cached_tokens": sum(o.num_cached_tokens or 0 for o in outputs),
+        "answer_tokens": sum(len(o.outputs[0].token_ids) for o in outputs),
+    }
+
+
+def harness(config: Path, output: Path) -> dict[str, float]:
+    """The command, as a user runs it."""
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), "run", str(config), "-o", str(output), "-q"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    wall = time.perf_counter() - start
+    engine = json.loads((output / "run.json").read_text())["models"]["model"]["engine"]
+    return {"wall": wall, "start": engine["start_seconds"], "seconds": wall - engine["start_seconds"]}
+
+
+def as_child(*arguments: str) -> str:
+    """This script in a process of its own, with the environment that the harness gives vLLM; its last line."""
+    env = {
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONWARNINGS": "ignore::FutureWarning",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    command = [sys.executable, str(Path(__file__)), *arguments]
+    done = subprocess.run(command, env={**env, **os.environ}, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.strip().splitlines()[-1]
+
+
+def measure(args: argparse.Namespace, folder: Path) -> None:
+    """Print one line a pair, and the median ratio."""
+    model = args.model
+    if model is None:
+        from harness.twin import make_tiny
+
+        make_tiny(folder / "tiny")
+        model = folder / "tiny" / args.arm
+    config, requests = folder / "overhead.yaml", folder / "requests.pickle"
+    config.write_text(config_text(model.resolve(), args.samples, not args.compile))
+    count = as_child("--dump", str(config), str(requests))
+    print(f"{count} prompts of 1K to 4K tokens; {platform.machine()}, {os.cpu_count()} cores, vllm {vllm_version()}")
+    ratios = []
+    for pair in range(args.pairs):
+        runs: dict[str, dict[str, Any]] = {}
+        for which in ("harness", "direct") if pair % 2 == 0 else ("direct", "harness"):
+            if which == "harness":
+                runs[which] = harness(config, folder / f"run{pair}")
+            else:
+                runs[which] = json.loads(as_child("--direct", str(requests)))
+        ours, theirs = runs["harness"], runs["direct"]
+        ratios.append(ours["seconds"] / theirs["seconds"])
+        print(
+            f"pair {pair}: gatedeval run {ours['wall']:.1f} s - engine start {ours['start']:.1f} s"
+            f" = {ours['seconds']:.1f} s; LLM.generate {theirs['seconds']:.1f} s"
+            f" ({theirs['prompt_tokens']:.0f} prompt tokens, {theirs['cached_tokens']:.0f} cached,"
+            f" {theirs['answer_tokens']:.0f} answer tokens); ratio {ratios[-1]:.3f}",
+            flush=True,
+        )
+    print(f"median ratio {statistics.median(ratios):.3f} (asked for: at most 1.05)")
+
+
+def vllm_version() -> str:
+    """Of whichever package brings vLLM here."""
+    from importlib.metadata import PackageNotFoundError
+
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="checkpoint directory (default: a tiny one is made)")
+    parser.add_argument("--arm", default="baseline", help="which tiny model: baseline, headwise, elementwise")
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--compile", action="store_true", help="let vLLM compile the model (default: eager)")
+    parser.add_argument("--dump", nargs=2, type=Path, metavar=("CONFIG", "TARGET"), help=argparse.SUPPRESS)
+    parser.add_argument("--direct", type=Path, metavar="REQUESTS", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.dump:
+        print(dump_requests(*args.dump))
+    elif args.direct:
+        print(json.dumps(direct(args.direct)))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(args, Path(folder))
+
+
+if __name__ == "__main__":
+    main()
