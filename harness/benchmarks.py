@@ -6,7 +6,7 @@ The runner sees only `Job`s; what is RULER, MMLU, GSM8k or another lm-eval task 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from harness.lmtasks import LmEvalTask
 
 _log = logging.getLogger("gatedeval")
+RULER_OWN = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
+"""RULER's options and what upstream does; None: a budget of its own for each task."""
 Answer = Completion | Choice
 
 
@@ -55,6 +57,28 @@ class Setup:
 def data_folder(config: Config) -> DataFolder:
     """The folder that the config names, else GATEDEVAL_DATA, else downloads."""
     return DataFolder(config.data)
+
+
+def divergences(benchmarks: Sequence[Benchmark]) -> dict[str, Any]:
+    """Every option that departs from an upstream benchmark's own procedure, for the manifest and below tables.
+
+    One value where all of RULER shares it; else each value with its tasks and lengths, in one text.
+    """
+    ruler = [b for b in benchmarks if b.kind == "ruler"]
+    found: dict[str, Any] = {}
+    for name, own in RULER_OWN.items():
+        values = [b.option(name, own) for b in ruler]
+        if len(set(values)) == 1 and values[0] != own:
+            found[f"ruler {name}"] = values[0]
+        elif len(set(values)) > 1:
+            where: dict[tuple[Any, tuple[str, ...]], list[int]] = {}
+            for b, value in zip(ruler, values, strict=True):
+                where.setdefault((value, b.tasks), []).extend(b.lengths)
+            found[f"ruler {name}"] = "; ".join(
+                f"{'as in RULER' if value is None else value} for {', '.join(tasks)} at {', '.join(map(str, lengths))}"
+                for (value, tasks), lengths in where.items()
+            )
+    return found
 
 
 def cells_of(benchmark: Benchmark, model: str, context: str, max_length: int) -> Iterator[Cell]:
@@ -131,7 +155,7 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
             return {"score": ruler.score(cell.task, references, text)}
 
         ask = Ask(
-            f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=ruler.ANSWER_TOKENS[cell.task]
+            f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=sample.validity.answer_tokens
         )
         yield Job(str(number), ask, references, score, {"ruler": asdict(sample.validity)})
     while tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower

@@ -163,16 +163,17 @@ def _distinct_labels(s: Source, key: str) -> None:
 
 
 def _distinct_cells(s: Source, benchmarks: list[tuple[Loc, Benchmark]]) -> None:
-    """No cell is asked for twice, and all of RULER in one table is of one kind."""
+    """No cell is asked for twice, and all of RULER in one table is of one kind (budgets may differ: they are told)."""
     seen: dict[tuple[str, str, int], Loc] = {}
-    options: tuple[tuple[str, Any], ...] | None = None
+    options: tuple[Any, Any] | None = None
     for loc, b in benchmarks:
         if b.kind == "ruler":
-            if options is not None and b.options != options:
+            kind = (b.option("profile"), b.option("answer_prefix"))
+            if options is not None and kind != options:
                 s.problem(
                     loc, "benchmarks: two RULER entries with different profile or answer_prefix; make two configs"
                 )
-            options = options or b.options
+            options = options or kind
         cells = [(b.name, task, length) for task in b.tasks for length in b.lengths or (0,)]
         twice = next((c for c in cells if c in seen), None)
         if twice:

@@ -154,7 +154,9 @@ def _from_keys(kind: str, keys: Keys | None) -> Benchmark | None:
         return None
     v = keys.model_dump()
     if kind == "ruler":
-        options = (("profile", v["profile"]), ("answer_prefix", v["answer_prefix"]))
+        options: tuple[tuple[str, Any], ...] = (("profile", v["profile"]), ("answer_prefix", v["answer_prefix"]))
+        if v["answer_tokens"] is not None:  # only where given: what was resolved before this option stays the same
+            options = (*options, ("answer_tokens", v["answer_tokens"]))
         return Benchmark(
             kind="ruler", tasks=tuple(v["ruler"]), lengths=tuple(v["lengths"]), samples=v["samples"], options=options
         )

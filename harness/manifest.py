@@ -52,11 +52,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
 def _options(plan: Plan) -> dict[str, Any]:
     """Every option that departs from an upstream benchmark's own procedure."""
     config = plan.config
-    options: dict[str, Any] = {}
-    for b in config.benchmarks:
-        for name, value in b.options:
-            if (name, value) not in (("profile", "nvidia"), ("answer_prefix", "append")):
-                options[f"{b.name} {name}"] = value
+    options = benchmarks.divergences(config.benchmarks)
     if config.chat_template:
         options["chat_template"] = True
     if config.thinking:

@@ -107,6 +107,7 @@ class RulerKeys(Keys):
     samples: Positive = 500
     profile: Literal["nvidia", "fair"] = "nvidia"
     answer_prefix: Literal["append", "drop"] = "append"
+    answer_tokens: Positive | None = None
 
     @field_validator("lengths")
     @classmethod

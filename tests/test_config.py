@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.benchmarks import divergences
 from harness.config import Config, from_dict, load, to_dict
 from harness.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.source import scalar
@@ -159,6 +160,22 @@ def test_the_command_line_wins(yaml: Loader) -> None:
     assert yaml(ISSUE, {"seed": 1, "results": Path("elsewhere")}).results == Path("elsewhere")
 
 
+def test_ruler_entries_may_differ_in_lengths_samples_and_answer_budget(yaml: Loader) -> None:
+    c = yaml(
+        HEAD + "benchmarks:\n"
+        "  - {ruler: [niah_single_1, niah_multikey_1], lengths: [256], samples: 100, answer_tokens: 16}\n"
+        "  - {ruler: [niah_single_1, niah_multikey_1], lengths: [2048, 4096], samples: 10, answer_tokens: 16}\n"
+        "  - {ruler: vt, lengths: [2048], samples: 10}\n"
+    )
+    assert [b.option("answer_tokens") for b in c.benchmarks] == [16, 16, None]
+    assert from_dict(to_dict(c)) == c
+    assert divergences(c.benchmarks[:2]) == {"ruler answer_tokens": 16}
+    assert divergences(c.benchmarks) == {
+        "ruler answer_tokens": "16 for niah_single_1, niah_multikey_1 at 256, 2048, 4096; as in RULER for vt at 2048"
+    }
+    assert divergences(c.benchmarks[2:]) == {}
+
+
 def test_a_label_with_dots_can_be_named(yaml: Loader) -> None:
     text = "name: n\nmodels:\n  - {label: Qwen2.5, path: org/m}\n" + TAIL
     assert yaml(text, ["models.Qwen2.5.path=org/other"]).models[0].path == "org/other"
@@ -257,6 +274,10 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "two profiles": (
         HEAD + "benchmarks:\n  - {ruler: vt, lengths: [512]}\n  - {ruler: vt, lengths: [1024], profile: fair}\n",
         ["c.yaml:6:", "profile"],
+    ),
+    "answer budget": (
+        HEAD + "benchmarks:\n  - {ruler: vt, lengths: [512], answer_tokens: 0}\n",
+        ["c.yaml:5:", "answer_tokens", "above 0"],
     ),
     "profile": (
         HEAD + "benchmarks:\n  - {ruler: vt, lengths: [512], profile: nvdia}\n",

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from harness.demo.words import CATEGORIES
 from harness.engine import Completion
 from harness.lmtasks import OUR_TASKS, load_tasks
 from harness.types import GatedevalError
+from tasks.ruler import RulerTokenizer, generate, load_tokenizer
 from tasks.ruler.haystack import load_essay
+from tasks.ruler.protocol import FAMILIES, NOISE
+from tasks.ruler.words import word_list
 
 LONG = essay(1, 300_000)
 
@@ -80,6 +84,50 @@ def test_config_names_the_folder_relative_to_itself(tmp_path: Path, monkeypatch:
     loaded = load(config)
     assert loaded.data is not None
     assert DataFolder(loaded.data).find("essays").path.name == "gatedeval_demo_prose.json"
+
+
+@pytest.fixture(scope="module")
+def small_bpe() -> RulerTokenizer:
+    """1,280 entries, digits one by one, over the demo's prose, RULER's protocol and its keys: what the demo uses."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    def material() -> Iterator[str]:
+        yield LONG
+        for word in (*word_list("adjective"), *word_list("noun")):
+            yield from (f" {word}-", f"-{word}")
+        for _ in range(400):
+            yield "\n".join([*(v for v in FAMILIES["niah"].values() if isinstance(v, str)), NOISE])
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1280,
+        special_tokens=["<|end|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(material(), trainer)
+    return load_tokenizer(tokenizer)
+
+
+@pytest.mark.parametrize("task", ["niah_single_1", "niah_single_2", "niah_multikey_1", "niah_multikey_2"])
+def test_ruler_fits_and_fills_256_tokens(small_bpe: RulerTokenizer, task: str) -> None:
+    made = list(
+        generate(task, tokenizer=small_bpe, length=256, samples=60, data=DATA, profile="fair", answer_tokens=16)
+    )
+    fill = [(s.validity.prompt_tokens + 16) / 256 for s in made]
+    assert all(s.validity.ok for s in made)
+    assert max(fill) <= 1
+    assert sum(fill) / len(fill) >= 0.9
+    assert min(fill) >= 0.85  # a line of noise or a needle is a tenth of the whole
+    for s in made:
+        assert len(small_bpe.encode(s.prompt)) == s.validity.prompt_tokens
+        assert len(small_bpe.encode(f" {s.outputs[0]}.")) + 1 == 10  # the answer, its full stop and the end
+        key = s.prompt.rsplit("special magic number for ", 1)[1].removesuffix(" mentioned in the provided text is")
+        assert s.prompt.count(f"One of the special magic numbers for {key} is: {s.outputs[0]}.") == 1
 
 
 def test_every_thing_is_of_one_kind() -> None:

@@ -257,6 +257,21 @@ def test_the_caption_says_how_it_was_measured(tmp_path: Path) -> None:
     assert "off" not in text.replace("official", "")
 
 
+def test_the_caption_counts_the_samples_of_each_length_where_they_differ(tmp_path: Path) -> None:
+    store = Store.open(
+        tmp_path / "r",
+        {"config": config(), "options": {"ruler answer_tokens": 16}},
+        cells={Cell("m", "c", "ruler", "vt", n): k for n, k in ((256, 4), (512, 2), (1024, 2))},
+    )
+    for cell in store.cells:
+        for i in range(store.planned(cell) or 0):
+            store.append(cell, sample(i, {"score": 1.0}))
+    store.close()
+    text = "\n".join(table5(Store.read(tmp_path / "r")).caption)
+    assert "samples per task: 4 at 256; 2 at 512, 1024," in text
+    assert "Divergences from upstream that were on: ruler answer_tokens 16." in text
+
+
 def test_capped_answers_up_to_one_percent_are_not_told(tmp_path: Path) -> None:
     cell = Cell("m", "c", "ruler", "cwe", 4096)
     for capped, told in ((1, False), (2, True)):

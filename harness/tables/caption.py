@@ -25,6 +25,20 @@ def counts(numbers: Iterable[int]) -> str:
     return str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
 
 
+def ruler_counts(store: Store) -> str:
+    """ "500 samples per task and length"; where lengths differ, the samples per task of each."""
+    lengths: dict[int, list[int]] = {}
+    for cell in store.cells:
+        if cell.benchmark == "ruler":
+            lengths.setdefault(cell.length, []).append(len(store.scores(cell).ids))
+    groups: dict[str, list[str]] = {}
+    for length in sorted(lengths):
+        groups.setdefault(counts(lengths[length]), []).append(str(length))
+    if len(groups) < 2:
+        return f"{next(iter(groups), 'no')} samples per task and length"
+    return "samples per task: " + "; ".join(f"{n} at {', '.join(at)}" for n, at in groups.items())
+
+
 def ruler_title(store: Store) -> tuple[str, str]:
     """ "RULER", or "RULER (2 of 13 tasks)", and short for it: an average over fewer tasks is never called RULER's."""
     tasks = ruler_tasks(store)
@@ -60,10 +74,10 @@ def scoring_lines(store: Store) -> list[str]:
             f"{key.replace('_', ' ')} {value}"
             for entry in benchmark_config(store, "ruler")[:1]
             for key, value in entry.items()
-            if key not in ("ruler", "lengths", "samples")
+            if key not in ("ruler", "lengths", "samples", "answer_tokens")  # the last: see `setting_lines`
         ]
         lines.append(
-            f"RULER: mean of {over} with equal weight, {sizes['ruler']} samples per task and length, official "
+            f"RULER: mean of {over} with equal weight, {ruler_counts(store)}, official "
             f"string-match scoring{''.join('; ' + f for f in facts)}."
         )
     lines += [

@@ -36,13 +36,14 @@ def ruler() -> None:
     "--profile", default="nvidia", show_default=True, help="nvidia: upstream's bytes; fair: independent draws."
 )
 @click.option("--answer-prefix", default="append", show_default=True, help="append, or drop it from the prompt.")
+@click.option("--answer-tokens", type=int, help="The answer's budget, instead of RULER's own (for short lengths).")
 @click.option("--max-model-len", type=int, help="Refuse samples that take more than this with their answer.")
 @click.option("--counting", default="auto", type=click.Choice(["auto", "piecewise", "whole"]), hidden=True)
 @click.option("--validity", is_flag=True, help="Write each sample's validity record instead of upstream's line.")
 def generate(
     task: str, tokenizer: str, length: int, samples: int, seed: int, start: int, data: Path | None, essays: Path | None,
     squad: Path | None, hotpotqa: Path | None, english_words: Path | None, profile: str, answer_prefix: str,
-    max_model_len: int | None, counting: str, validity: bool,
+    answer_tokens: int | None, max_model_len: int | None, counting: str, validity: bool,
 ) -> None:  # fmt: skip
     """Write a TASK's samples as JSON lines: upstream's own lines, byte for byte."""
     import json
@@ -58,7 +59,8 @@ def generate(
     overshoots = 0
     for sample in make(
         task, tokenizer=loaded, length=length, samples=samples, seed=seed, data=folder, profile=profile,
-        answer_prefix=answer_prefix, max_model_len=max_model_len, start=start, counting=counting,  # type: ignore[arg-type]
+        answer_prefix=answer_prefix, answer_tokens=answer_tokens, max_model_len=max_model_len, start=start,
+        counting=counting,  # type: ignore[arg-type]
     ):  # fmt: skip
         line = json.dumps({"row": sample.row, **asdict(sample.validity)}) if validity else sample.to_json()
         out.write(line + "\n")

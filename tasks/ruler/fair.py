@@ -15,7 +15,7 @@ from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Family, Rejected, whole_tokens
 from tasks.ruler.fit import TooShort
-from tasks.ruler.protocol import ANSWER_TOKENS, SETTINGS
+from tasks.ruler.protocol import SETTINGS
 from tasks.ruler.sample import RulerSample
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ _TRIES = 24
 _REDRAWS = 20
 _SMALLEST = {"niah": 5, "vt": 6, "cwe": 11, "fwe": 27, "qa": 1}
 """The smallest sizes: room for the needles or assignments; 10 common words and another; a fourth rank that occurs."""
+_ESSAY_WORDS = 50
+_AT_THE_LEAST = {50: 5, 5: 3}
+"""Needle tasks at very short lengths: where their smallest size (50 words, 5 lines) does not fit, so few will do."""
 
 
 def fair_samples(request: Request, start: int) -> Iterator[RulerSample]:
@@ -34,7 +37,7 @@ def fair_samples(request: Request, start: int) -> Iterator[RulerSample]:
     if request.samples <= start:
         return
     counter = Counter(request.tokenizer, request.counting)
-    limit = request.length - ANSWER_TOKENS[request.task] - len(request.tokenizer.lead)
+    limit = request.length - request.answer_tokens - len(request.tokenizer.lead)
     draws = Draws(request.seed, fixed=False)
     draws.restart(f"{request.task}/{request.length}/made")
     try:
@@ -67,7 +70,7 @@ class _Fit:
         self.request, self.family, self.draws, self.row = request, family, draws, row
         self.smallest = _SMALLEST[SETTINGS[request.task]["family"]]
         if SETTINGS[request.task].get("haystack") == "essay":
-            self.smallest = 50
+            self.smallest = _ESSAY_WORDS
         if SETTINGS[request.task]["family"] == "qa":
             question = family.data.questions[max(row, 0)]  # type: ignore[attr-defined]
             self.smallest = max(len(question.gold), 1)
@@ -89,7 +92,13 @@ class _Fit:
     def best(self, guess: int) -> tuple[Any, int]:
         """The largest draft found that fits and gives nothing away; raises TooShort where none does."""
         for again in range(_REDRAWS):
-            draft, tokens = self._largest(guess, again)
+            try:
+                draft, tokens = self._largest(guess, again)
+            except TooShort:
+                if SETTINGS[self.request.task]["family"] != "niah" or self.smallest not in _AT_THE_LEAST:
+                    raise
+                self.smallest = _AT_THE_LEAST[self.smallest]
+                draft, tokens = self._largest(guess, again)
             text = self.family.render(draft)
             if text.complete and not text.elsewhere:
                 return draft, tokens

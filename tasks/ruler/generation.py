@@ -43,6 +43,7 @@ class Request:
     answer_prefix: str
     max_model_len: int | None
     counting: Counting
+    answer_tokens: int
 
 
 def generate(
@@ -58,6 +59,7 @@ def generate(
     max_model_len: int | None = None,
     start: int = 0,
     counting: Counting = "auto",
+    answer_tokens: int | None = None,
 ) -> Iterator[RulerSample]:
     """Samples `start` to `samples`-1 of a task, lazily.
 
@@ -65,12 +67,14 @@ def generate(
     the folder with essays, SQuAD and HotpotQA. `profile`: "nvidia" (upstream's bytes) or "fair" (independent draws per
     sample, budget on the ids as sent). `answer_prefix`: "append", or "drop" to leave it out of the prompt.
     `max_model_len`: a sample that takes more than that is an error. `start` resumes: earlier rows are drawn, not made.
+    `answer_tokens`: the answer's budget inside `length`, instead of RULER's own for the task (for short lengths).
 
     Raises GatedevalError for an unknown task or option, missing data, or a length too small (naming the minimum).
     """
     request = _request(
-        task, tokenizer, length, samples, seed, data, profile, answer_prefix, max_model_len, counting, start
-    )
+        task, tokenizer, length, samples, seed, data, profile, answer_prefix, max_model_len, counting, start,
+        answer_tokens,
+    )  # fmt: skip
     if profile == "fair":
         from tasks.ruler.fair import fair_samples
 
@@ -80,7 +84,7 @@ def generate(
 
 def _request(
     task: str, tokenizer: Any, length: int, samples: int, seed: int, data: DataFolder | Path | str | None, profile: str,
-    answer_prefix: str, max_model_len: int | None, counting: Counting, start: int,
+    answer_prefix: str, max_model_len: int | None, counting: Counting, start: int, answer_tokens: int | None,
 ) -> Request:  # fmt: skip
     if task not in TASKS:
         raise GatedevalError(f"RULER has no task {task!r}; its tasks: {', '.join(TASKS)}")
@@ -90,15 +94,20 @@ def _request(
         raise GatedevalError(f"RULER answer_prefix {answer_prefix!r}: expected append or drop")
     if samples < 0 or start < 0:
         raise GatedevalError(f"RULER {task}: samples ({samples}) and start ({start}) cannot be negative")
-    if length <= ANSWER_TOKENS[task]:
+    if answer_tokens is not None and answer_tokens < 1:
+        raise GatedevalError(f"RULER answer_tokens {answer_tokens}: should be at least 1")
+    budget = ANSWER_TOKENS[task] if answer_tokens is None else answer_tokens
+    if length <= budget:
+        smaller = " or a smaller answer_tokens" if budget > 1 else ""
         raise GatedevalError(
-            f"RULER {task} at length {length}: the answer alone may take {ANSWER_TOKENS[task]} tokens; use a larger one"
+            f"RULER {task} at length {length}: the answer alone may take {budget} tokens; use a larger one{smaller}"
         )
     if not isinstance(data, DataFolder):
         data = DataFolder(None if data is None else Path(data))
     return Request(
-        task, load_tokenizer(tokenizer), length, samples, seed, data, profile, answer_prefix, max_model_len, counting
-    )
+        task, load_tokenizer(tokenizer), length, samples, seed, data, profile, answer_prefix, max_model_len, counting,
+        budget,
+    )  # fmt: skip
 
 
 def minimum_length(task: str, *, tokenizer: Any, data: DataFolder | Path | str | None = None, seed: int = 42) -> int:
@@ -116,27 +125,27 @@ def minimum_length(task: str, *, tokenizer: Any, data: DataFolder | Path | str |
 
 def check_possible(
     task: str, *, tokenizer: Any, length: int, samples: int = 1, seed: int = 42,
-    data: DataFolder | Path | str | None = None, profile: str = "nvidia",
+    data: DataFolder | Path | str | None = None, profile: str = "nvidia", answer_tokens: int | None = None,
 ) -> None:  # fmt: skip
     """Plan-time check: raises GatedevalError naming the missing data file, or the minimum length. Cheap.
 
     The first sample is made where the length is small enough to be in doubt, or long enough that common words needs
     the large word list.
     """
-    request = _request(task, tokenizer, length, samples, seed, data, profile, "append", None, "auto", 0)
+    request = _request(task, tokenizer, length, samples, seed, data, profile, "append", None, "auto", 0, answer_tokens)
     missing = request.data.missing(NEEDS[task])
     if missing:
         raise GatedevalError(missing[0])
     if length <= 16384 or (task == "cwe" and length > 131072):
         next(generate(task, tokenizer=request.tokenizer, length=length, samples=min(samples, 1), seed=seed,
-                      data=request.data, profile=profile), None)  # fmt: skip
+                      data=request.data, profile=profile, answer_tokens=answer_tokens), None)  # fmt: skip
 
 
 def make_family(request: Request, counter: Counter, draws: Draws, limit: int | None = None) -> Family:
     """The task's family at the request's length. `limit`: tokens a prompt may take."""
     task, settings, data = request.task, SETTINGS[request.task], request.data
     if limit is None:
-        limit = request.length - ANSWER_TOKENS[task]
+        limit = request.length - request.answer_tokens
     match settings["family"]:
         case "niah":
             essay = load_essay(data) if settings["haystack"] == "essay" else None
@@ -226,7 +235,7 @@ def too_short(request: Request, error: TooShort, where: str) -> GatedevalError:
     """The error a user sees: what does not fit, and the length that would."""
     if error.minimum is None:
         return GatedevalError(f"{where}: {error}; upstream never ends here; use a larger length")
-    minimum = error.minimum + ANSWER_TOKENS[request.task]
+    minimum = error.minimum + request.answer_tokens
     return TooShort(f"{where}: {error}; the length must be at least {minimum} with this tokenizer", minimum)
 
 
@@ -274,7 +283,7 @@ def make_sample(
         position = family.position_tokens(draft, text)
     return RulerSample(
         task=request.task, row=row, index=index, input=text.input, outputs=text.outputs,
-        length=tokens + ANSWER_TOKENS[request.task], answer_prefix=text.answer_prefix, token_position_answer=position,
+        length=tokens + request.answer_tokens, answer_prefix=text.answer_prefix, token_position_answer=position,
         profile=request.profile, prefix_sent=request.answer_prefix == "append",
         validity=validate(request, family, counter, draft, text, tokens, row, counted),
     )  # fmt: skip

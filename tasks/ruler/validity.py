@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.family import Family, Text
-from tasks.ruler.protocol import ANSWER_TOKENS
 from tasks.ruler.sample import Validity
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def validate(
 
     Raises GatedevalError where prompt and answer take more than the model's `max_model_len`: nothing is truncated.
     """
-    budget, lead = ANSWER_TOKENS[request.task], len(request.tokenizer.lead)
+    budget, lead = request.answer_tokens, len(request.tokenizer.lead)
     if request.answer_prefix == "drop":
         tokens = request.tokenizer.count(text.input)
     sent = tokens + lead

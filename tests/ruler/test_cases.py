@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 import random
@@ -379,3 +380,46 @@ def test_import_is_light() -> None:
         "assert not heavy, heavy; assert used < 0.3, used"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("profile", ["nvidia", "fair"])
+def test_a_smaller_answer_budget_leaves_more_for_the_prompt(
+    shared: Path, bpe4k_bos: RulerTokenizer, profile: str
+) -> None:
+    for s in make("niah_single_1", bpe4k_bos, shared, length=512, samples=5, profile=profile, answer_tokens=16):
+        tokens = len(bpe4k_bos.encode(s.prompt))
+        assert (s.validity.answer_tokens, s.validity.length, s.validity.prompt_tokens) == (16, 512, tokens)
+        assert 0.9 * 512 < tokens + 16 <= 512 + (profile == "nvidia")  # upstream does not count the BOS
+        assert s.length == tokens - 1 + 16
+    own = [s.to_json() for s in make("vt", bpe4k_bos, shared, length=2048, profile=profile)]
+    assert own == [s.to_json() for s in make("vt", bpe4k_bos, shared, length=2048, profile=profile, answer_tokens=30)]
+    with pytest.raises(GatedevalError, match="at least 1"):
+        make("vt", bpe4k_bos, shared, answer_tokens=0)
+    with pytest.raises(GatedevalError, match="may take 600 tokens"):
+        make("vt", bpe4k_bos, shared, length=600, answer_tokens=600)
+    with pytest.raises(GatedevalError, match=r"answer are \d+ more than the model's limit"):
+        make("niah_single_1", bpe4k_bos, shared, length=512, profile=profile, answer_tokens=16, max_model_len=400)
+
+
+BEFORE = {  # sha256 of 40 fair samples, from the version that knew no essay of fewer than 50 words
+    ("niah_single_1", 448): "36335b6ef2",
+    ("niah_single_2", 350): "e695dd7842",
+    ("niah_single_3", 448): "cbe68cdde8",
+    ("niah_multikey_1", 448): "cf49c5b511",
+    ("niah_multikey_2", 448): "531e66d2e6",
+    ("niah_multivalue", 512): "2953d0e34b",
+    ("niah_multiquery", 512): "1eb370d982",
+}
+
+
+@pytest.mark.parametrize(("task", "length"), BEFORE)
+def test_shorter_haystacks_change_no_sample_that_was_possible_before(
+    shared: Path, bpe4k: RulerTokenizer, task: str, length: int
+) -> None:
+    made = make(task, bpe4k, shared, length=length, samples=40, profile="fair")
+    digest = hashlib.sha256("".join(s.to_json() for s in made).encode()).hexdigest()
+    assert digest.startswith(BEFORE[task, length])
+    shorter = length - 80  # too short for that version: now fewer words or lines, everything in place, well filled
+    for s in make(task, bpe4k, shared, length=shorter, samples=5, profile="fair", answer_tokens=100):
+        assert s.validity.ok
+        assert s.validity.prompt_tokens + 100 > 0.87 * shorter

@@ -29,6 +29,10 @@ def test_generate_writes_lines_only(shared: Path) -> None:
     validity = run("ruler", "generate", "niah_single_2", *given, "--validity", "--profile", "fair")
     assert [json.loads(line)["overshoot"] for line in validity.stdout.splitlines()] == [0, 0]
     assert validity.stderr == ""
+    short = [*given, "--profile", "fair", "--length", "512", "--answer-tokens", "16", "--validity"]
+    rows = [json.loads(line) for line in run("ruler", "generate", "niah_single_2", *short).stdout.splitlines()]
+    assert [(r["length"], r["answer_tokens"]) for r in rows] == [(512, 16)] * 2
+    assert all(490 < r["prompt_tokens"] + 16 <= 512 for r in rows)
 
 
 def test_files_by_option(shared: Path) -> None:
