@@ -14,6 +14,7 @@ from typing import Any
 
 from harness import source as yaml_source
 from harness.entries import benchmark, context, entries, find, looked, model, shown, subject, validate
+from harness.names import did_you_mean
 from harness.schema import Dtype, EngineKeys, TopKeys
 from harness.source import Loc, Options, Source
 from harness.types import Benchmark, ContextSetting, GatedevalError, Model, Yarn
@@ -50,6 +51,10 @@ class Config:
     thinking: bool = False
     caption: tuple[str, ...] = ()
 
+    def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:
+        """The context settings that a model is run under: its own list, or all of them."""
+        return tuple(c for c in self.contexts if model.contexts is None or c.label in model.contexts)
+
 
 def load(
     path: str | os.PathLike[str],
@@ -82,7 +87,7 @@ def to_dict(config: Config) -> dict[str, Any]:
     """The resolved config as JSON-able data in the file's own form: `from_dict(to_dict(c)) == c`."""
     return {
         "name": config.name,
-        "models": [asdict(m) for m in config.models],
+        "models": [{**asdict(m), "contexts": None if m.contexts is None else list(m.contexts)} for m in config.models],
         "contexts": [asdict(c) for c in config.contexts],
         "benchmarks": [_benchmark_dict(b) for b in config.benchmarks],
         "seed": config.seed,
@@ -119,6 +124,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
         contexts = [((), ContextSetting(label="native"))]
     for key in ("models", "contexts"):
         _distinct_labels(s, key)
+    _known_contexts(s, models, contexts)
     _distinct_cells(s, benchmarks)
     _lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)
     if s.data.get("thinking") is True and not s.data.get("chat_template"):
@@ -160,6 +166,18 @@ def _distinct_labels(s: Source, key: str) -> None:
             s.problem(
                 (key, i, "label"), f"{key}: label {label!r} is already used at {line}; labels name rows of tables"
             )
+
+
+def _known_contexts(s: Source, models: list[tuple[Loc, Model]], contexts: list[tuple[Loc, ContextSetting]]) -> None:
+    """A model's own list of contexts names some that there are."""
+    if len(contexts) < len(s.data.get("contexts") or [1]):
+        return  # one of them is complained about already
+    known = [c.label for _, c in contexts]
+    for loc, m in models:
+        for i, label in enumerate(m.contexts or ()):
+            if label not in known:
+                hint = did_you_mean(label, known) or f"; there are {', '.join(map(repr, known))}"
+                s.problem((*loc, "contexts", i), f"{subject(s, (*loc, 'contexts'))}: no context {label!r}{hint}")
 
 
 def _distinct_cells(s: Source, benchmarks: list[tuple[Loc, Benchmark]]) -> None:

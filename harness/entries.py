@@ -84,6 +84,7 @@ def model(s: Source, value: Any, loc: Loc, base: Path, check_paths: bool, dtype:
         revision=keys.revision,
         tokenizer=resolved["tokenizer"],
         dtype=keys.dtype if keys.dtype is not None else dtype,
+        contexts=tuple(keys.contexts) if keys.contexts is not None else None,
     )
 
 

@@ -70,7 +70,7 @@ def build(config: Config) -> Plan:
     plan = Plan(config, benchmarks.data_folder(config))
     for model in config.models:
         try:
-            plan.models[model.label] = _model(model, config.contexts)
+            plan.models[model.label] = _model(model, config.contexts_of(model))
         except GatedevalError as error:
             plan.refusals.append(str(error))
     needed = [name for b in config.benchmarks for name in benchmarks.needed_data(b)]
@@ -78,7 +78,7 @@ def build(config: Config) -> Plan:
     usable = [b for b in config.benchmarks if not plan.data.missing(benchmarks.needed_data(b))]
     counted: dict[tuple[str, str, str, int], tuple[int, int]] = {}
     for planned in plan.models.values():
-        for setting in config.contexts:
+        for setting in config.contexts_of(planned.model):
             for benchmark in usable:
                 try:
                     _lay_out(plan, planned, setting, benchmark, counted)

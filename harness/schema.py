@@ -44,6 +44,7 @@ class ModelKeys(Keys):
     revision: Text | None = None
     tokenizer: Text | None = None
     dtype: Dtype | None = None
+    contexts: Annotated[list[Text], BeforeValidator(_one_or_more), Field(min_length=1)] | None = None
 
 
 class YarnKeys(Keys):

@@ -28,6 +28,7 @@ class Model:
     revision: str | None = None
     tokenizer: str | None = None  # a directory or hub id; None: beside the weights
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    contexts: tuple[str, ...] | None = None  # labels of the context settings it is run under; None: all
 
 
 @dataclass(frozen=True, kw_only=True)

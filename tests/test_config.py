@@ -59,6 +59,16 @@ def message(yaml: Loader, text: str, overrides: Any = ()) -> str:
 # ------------------------------------------------------------------------------------------------------- what is read
 
 
+def test_a_model_may_have_contexts_of_its_own(yaml: Loader) -> None:
+    models = "name: n\nmodels:\n  - {label: a, path: org/a, contexts: [long]}\n  - {label: b, path: org/b}\n"
+    contexts = "contexts:\n  - {label: native}\n  - {label: long, rope_theta: 1e6, max_length: 8192}\n"
+    config = yaml(models + contexts + TAIL)
+    assert [[c.label for c in config.contexts_of(m)] for m in config.models] == [["long"], ["native", "long"]]
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    wrong = message(yaml, models.replace("[long]", "[lang]") + contexts + TAIL)
+    assert "c.yaml:3: models 'a', contexts: no context 'lang'; did you mean 'long'?" in wrong
+
+
 def test_the_example_becomes_the_vocabulary(yaml: Loader) -> None:
     c = yaml(ISSUE)
     assert c.name == "table5"
