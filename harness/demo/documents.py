@@ -1,23 +1,26 @@
 """Training documents of the demo: needle questions, multiple choice and word problems, as token ids with marks.
 
 A document says which tokens are learned (the answers, with the full stop and the end token, since that is what a
-model must produce on its own), and, for needle questions, where a model that looks a number up would look: from each
-number to the first and last token of its key, and from each digit of an answer to the needle's digit that comes next.
-The trainer's attention loss is made of these marks. Every document is drawn from a random generator that is given.
+model must produce on its own), and where a model that looks an answer up would look: from each number to its key and
+from each digit of an answer to the needle's digit that comes next; from an option to its letter, from "Answer:" to the
+kind that is asked for and to the option of that kind. The trainer's attention loss is made of these marks. Every
+document is drawn from a random generator that is given.
 """
 
 from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.demo.prose import sentences
 from harness.demo.questions import (
     CHOICE_INTRO,
+    Choice,
     choice,
     choice_answer,
     choice_body,
@@ -32,6 +35,24 @@ TRAIN_PROSE = 1
 """Seed of the prose in training documents; the shipped haystack has another."""
 
 Span = tuple[int, int]
+
+
+class Head(NamedTuple):
+    """An attention head: layer and query head, from 0."""
+
+    layer: int
+    head: int
+
+
+PREVIOUS = Head(0, 0)
+"""Looks at the token before, everywhere: needs no marks."""
+
+KEY_START, KEY_END, LETTER = Head(1, 0), Head(1, 2), Head(1, 1)
+"""From a number to its key's first and last token; from an option's last token to its letter, and from the colon of
+"Answer:" to the kind that is asked for."""
+
+DIGIT, DIGIT_TOO, OPTION = Head(2, 0), Head(2, 2), Head(2, 1)
+"""From before a digit of an answer to the needle's digit (two heads); from the colon to the right option."""
 
 
 def niah_strings() -> tuple[str, str, str, str]:
@@ -55,14 +76,13 @@ HEAD, QUESTION, PREFIX, NEEDLE = niah_strings()
 class Document:
     """Token ids and what is to be learned of them.
 
-    `answer[i]`: whether token i is to be predicted. `keys`: (token of a number, first and last token of its key).
-    `digits`: (token before a digit of an answer, the needle's token that is that digit).
+    `answer[i]`: whether token i is to be predicted. `looks`: for a taught head, the pairs (token that looks, token that
+    it should look at).
     """
 
     ids: list[int]
     answer: list[bool]
-    keys: list[tuple[int, int, int]]
-    digits: list[tuple[int, int]]
+    looks: dict[Head, list[tuple[int, int]]]
 
 
 @dataclass
@@ -80,6 +100,7 @@ class _Draft:
     length: int = 0
     numbers: list[_Number] = field(default_factory=list)
     answers: list[Span] = field(default_factory=list)
+    looks: list[tuple[Head, int, int]] = field(default_factory=list)  # in characters
 
     def add(self, text: str) -> Span:
         self.parts.append(text)
@@ -189,7 +210,8 @@ class Documents:
         draft.add(CHOICE_INTRO)
         for _ in range(min(8, (length - self.cost(CHOICE_INTRO)) // 29)):
             question = choice(rng)
-            draft.add(choice_body(question))
+            start, _ = draft.add(choice_body(question))
+            self._look(draft, start, question)
             draft.answers.append(draft.add(choice_answer(question)))
             draft.add("\n\n")
         return self._finish(draft)
@@ -236,6 +258,18 @@ class Documents:
             ask(key)
         return self._finish(draft)
 
+    @staticmethod
+    def _look(draft: _Draft, start: int, question: Choice) -> None:
+        """The marks of a multiple-choice question whose text starts at character `start`."""
+        colon = draft.length - 1
+        draft.looks.append((LETTER, colon, start + len(question.question) - 2))  # the kind stands before "?"
+        end = start + len(question.question)
+        for i, option in enumerate(question.options):
+            letter, end = end + 1, end + len(f"\nA. {option}")
+            draft.looks.append((LETTER, end - 1, letter))
+            if i == question.answer:
+                draft.looks.append((OPTION, colon, end - 1))
+
     def _finish(self, draft: _Draft) -> Document:
         encoding = self._tokenizer.encode("".join(draft.parts))
         starts = [start for start, _ in encoding.offsets]
@@ -243,19 +277,22 @@ class Documents:
         def token(character: int) -> int:
             return bisect_right(starts, character) - 1
 
-        ids = [*encoding.ids, 0]
-        answer, keys, digits = [False] * len(ids), [], []
+        ids, looks = [*encoding.ids, 0], defaultdict(list)
+        answer = [False] * len(ids)
+        for head, start, end in draft.looks:
+            looks[head].append((token(start), token(end)))
         for number in draft.numbers:
             first, last = token(number.span[0]), token(number.span[1] - 1)
-            key = token(number.key[0]), token(number.key[1] - 1)
-            keys += [(at, *key) for at in range(first, last + 1)]
+            for head, key in ((KEY_START, token(number.key[0])), (KEY_END, token(number.key[1] - 1))):
+                looks[head] += [(at, key) for at in range(first, last + 1)]
             if number.needle is not None:
                 needle = token(number.needle.span[0])
-                digits += [(first + i, needle + i + 1) for i in range(last - first)]
+                for head in (DIGIT, DIGIT_TOO):
+                    looks[head] += [(first + i, needle + i + 1) for i in range(last - first)]
         for start, end in draft.answers:
             for at in range(token(start), token(end - 1) + 2):  # with what comes after it: the next line, or the end
                 answer[at] = True
-        return Document(ids, answer, keys, digits)
+        return Document(ids, answer, dict(looks))
 
 
 def _digits(rng: random.Random, size: int) -> str:

@@ -19,7 +19,8 @@ WIDTHS: Mapping[Gate, int] = {"none": 384, "headwise": 383, "elementwise": 341}
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 4, 128, 4, 2, 32
 NEEDLES = ("list", "short", "long", "full")
-EVERYTHING = (*NEEDLES, "choice", "words")
+LOOKED_UP = (*NEEDLES, "choice")
+EVERYTHING = (*LOOKED_UP, "words")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Batch:
 class Stage:
     """One stretch of training. Steps take the `batches` in turn.
 
-    `needles_first`: steps at the start that see needle documents only; `taught` of them carry the attention loss.
+    `looked_up_first`: steps at the start without word problems; `taught` of them carry the attention loss.
     `learning_rate` rises over 30 steps, stays, and falls to zero over the last 30 %.
     """
 
@@ -46,7 +47,7 @@ class Stage:
     learning_rate: float
     batches: tuple[Batch, ...]
     taught: int = 0
-    needles_first: int = 0
+    looked_up_first: int = 0
 
     @property
     def tokens(self) -> int:
@@ -62,8 +63,8 @@ STAGES: tuple[Stage, ...] = (
         rope_theta=1e4,
         max_position=SHORT,
         steps=1300,
-        taught=240,
-        needles_first=420,
+        taught=400,
+        looked_up_first=500,
         learning_rate=3e-3,
         batches=(Batch(length=SHORT, count=16, kinds=EVERYTHING),),
     ),

@@ -70,7 +70,8 @@ def _heads(
         query[0] += torch.outer(torch.cat([fast * turn.cos(), -fast * turn.sin()]), unit)
     if number == 1:  # what heads 0 and 2 find goes where layer 2 compares it
         output[0], output[group] = _MATCH * first, _MATCH * second
-    if number == 2:
+    if number == 2:  # compares what was written there; what it finds is copied to the output
+        output += 0.7 * value.repeat_interleave(group, 0).transpose(1, 2)
         for kv in range(at.num_kv_heads):
             turned = torch.linalg.qr(normal(at.head_dim, at.head_dim))[0]
             both = 0.8 * (first.T + turned @ second.T)

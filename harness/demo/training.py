@@ -18,8 +18,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.demo.documents import Document, Documents
-from harness.demo.recipe import ARMS, NEEDLES, STAGES, Batch, Stage, as_dict, model_config
+from harness.demo.documents import (
+    DIGIT,
+    DIGIT_TOO,
+    KEY_END,
+    KEY_START,
+    LETTER,
+    OPTION,
+    PREVIOUS,
+    Document,
+    Documents,
+)
+from harness.demo.recipe import ARMS, LOOKED_UP, STAGES, Batch, Stage, as_dict, model_config
 from harness.demo.start import initialise
 from harness.demo.tokens import save_tokenizer, train_tokenizer
 from harness.reference import Reference, Trace
@@ -109,7 +119,7 @@ class Trainer:
             batch, left = stage.batches[self.step % len(stage.batches)], stage.taught - self.step
             # Each step's documents are a function of seed, stage and step alone: equal in all arms, and on resuming.
             rng = random.Random(f"{self.seed}/{stage.name}/{self.step}")
-            kinds = NEEDLES if self.step < stage.needles_first else batch.kinds
+            kinds = LOOKED_UP if self.step < stage.looked_up_first else batch.kinds
             documents = [self.documents.draw(rng, batch.length + 1, kinds) for _ in range(batch.count)]
             ids, wanted = _tensors(documents, batch)
             hidden, looks = (taught if left > 0 else plain)(ids[:, :-1], tables[batch.length])
@@ -117,7 +127,7 @@ class Trainer:
             loss = answer_loss = F.cross_entropy(logits, targets)
             if left > 0:
                 attention = attention_loss(looks, documents)
-                loss = loss + min(1.0, left / (0.2 * stage.taught)) * attention  # fades out over its last fifth
+                loss = loss + teaching(self.step / stage.taught) * attention
                 self._note("attention_loss", float(attention.detach()))
             for group in self.optimizer.param_groups:
                 group["lr"] = stage.learning_rate * schedule(self.step, stage.steps)
@@ -164,28 +174,28 @@ def schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / 30) * min(1.0, (steps - step) / (0.3 * steps))
 
 
-def attention_loss(looks: list[Tensor], documents: list[Document]) -> Tensor:
-    """Mean -log of the attention on the wanted position, over five heads, each (B, H, T, T) of layers 0 to 2.
+def teaching(done: float) -> float:
+    """Weight of the attention loss after a share `done` of the taught steps: 1, then 0.15, then fading out.
 
-    Layer 0, head 0: from every token to the one before. Layer 1, heads 0 and 2: from a number's tokens to its key's
-    first and last token. Layer 2, heads 0 and 2: from before a digit of an answer to the needle's digit.
+    The weak middle part holds the heads in place while the model learns to use what they find; without it they drift
+    away before that happens.
     """
-    length = looks[0].shape[-1]
-    keys = _marks([d.keys for d in documents], length)
-    digits = _marks([d.digits for d in documents], length)
-    parts = [
-        looks[0][:, 0].diagonal(-1, -2, -1),
-        looks[1][keys[0], 0, keys[1], keys[2]],
-        looks[1][keys[0], 2, keys[1], keys[3]],
-        looks[2][digits[0], 0, digits[1], digits[2]],
-        looks[2][digits[0], 2, digits[1], digits[2]],
-    ]
+    return 1.0 if done < 0.35 else 0.15 * min(1.0, (1 - done) / 0.2)
+
+
+def attention_loss(layers: list[Tensor], documents: list[Document]) -> Tensor:
+    """Mean over the taught heads of the mean -log of the attention on the wanted position.
+
+    `layers`: attention weights (B, H, T, T) of layers 0 to 2. Which heads are taught what: `harness.demo.documents`.
+    """
+    length = layers[0].shape[-1]
+    parts = [layers[PREVIOUS.layer][:, PREVIOUS.head].diagonal(-1, -2, -1)]
+    for head in (KEY_START, KEY_END, LETTER, DIGIT, DIGIT_TOO, OPTION):
+        marks = [(i, *pair) for i, d in enumerate(documents) for pair in d.looks.get(head, ()) if pair[0] < length]
+        if marks:
+            row, query, key = torch.tensor(marks).T
+            parts.append(layers[head.layer][row, head.head, query, key])
     return torch.stack([-part.clamp_min(1e-6).log().mean() for part in parts]).mean()
-
-
-def _marks(marks: list[list[tuple[int, ...]]] | list[Any], length: int) -> Tensor:
-    """(document, positions...) as columns; what lies beyond `length` is left out."""
-    return torch.tensor([(i, *m) for i, of_one in enumerate(marks) for m in of_one if m[0] < length]).T
 
 
 def _tensors(documents: list[Document], batch: Batch) -> tuple[Tensor, Tensor]:
