@@ -1,13 +1,14 @@
 """gatedeval's command line: parse, call, print. stdout is data, stderr is progress and logs.
 
-Exit codes: 0 done, 1 incomplete (some cells failed; the table says which), 2 bad input, 130 interrupted. Nothing heavy
-is imported before a command needs it.
+Exit codes: 0 done, 1 incomplete (some cells failed; the table says which), 2 bad input or a disk that refuses, 130
+interrupted by Ctrl-C (143 by SIGTERM, 129 by SIGHUP). Nothing heavy is imported before a command needs it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -64,6 +65,9 @@ class Commands(click.Group):
         except BrokenPipeError:  # `gatedeval table RUN | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             ctx.exit(0)
+        except KeyboardInterrupt:
+            print("gatedeval: interrupted", file=sys.stderr)
+            ctx.exit(130)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -128,15 +132,18 @@ def _work_off(config: Any, path: Path, quiet: bool) -> str:
     from harness.plan import build
     from harness.progress import Progress
     from harness.runner import run as run_plan
+    from harness.stopping import Stopped, stopping
+    from harness.store import last_words
 
-    plan = build(config)
-    plan.check()
+    again = shlex.join(["gatedeval", *sys.argv[1:]])
     try:
-        state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
-    except KeyboardInterrupt:
-        again = " ".join(["gatedeval", *sys.argv[1:]])
-        print(f"\ninterrupted; what is finished is kept in {path}. Go on with: {again}", file=sys.stderr)
-        sys.exit(130)
+        with stopping(lambda signal: last_words(path, signal, again)):
+            plan = build(config)
+            plan.check()
+            state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+    except Stopped as stopped:
+        print(last_words(path, stopped.name, again), file=sys.stderr)
+        sys.exit(stopped.code)
     note = f"{tally.asked} samples answered, {tally.reused} found finished"
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
     print(f"{path}: {state}; {note}", file=sys.stderr)

@@ -2,6 +2,6 @@
 
 from harness.store.importing import import_predictions
 from harness.store.merging import list_runs, merge, rebuild
-from harness.store.run import Store
+from harness.store.run import Store, last_words
 
-__all__ = ["Store", "import_predictions", "list_runs", "merge", "rebuild"]
+__all__ = ["Store", "import_predictions", "last_words", "list_runs", "merge", "rebuild"]

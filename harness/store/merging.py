@@ -59,8 +59,6 @@ def rebuild(path: Path | str) -> list[Path]:
         store.manifest["sessions"] = old.manifest.get("sessions", [])  # rebuilding is no session
         state = write_derived(store)
         store.update_manifest(state=state, end=old.manifest.get("end"))
-    for leftover in path.rglob(".*.tmp"):  # of a process that was killed between writing and renaming
-        leftover.unlink(missing_ok=True)
     return [path / "cells.csv", path / MANIFEST]
 
 

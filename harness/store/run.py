@@ -69,6 +69,8 @@ class Store:
             raise explain(error, "create the run directory", path) from error
         lock = RunLock(path / "lock")
         try:
+            for leftover in path.rglob(".*.tmp"):  # of a process that was killed between writing and renaming
+                leftover.unlink(missing_ok=True)
             old = _read_manifest(path) if (path / MANIFEST).exists() else {}
             session = {"start": now(), "pid": os.getpid(), "host": socket.gethostname()}
             keys = {cell.key for cell in cells}
@@ -206,6 +208,11 @@ class Store:
         n = self.cells.get(cell)
         return n if n is not None or expected is None else len(expected)
 
+    def finished(self) -> tuple[int, int]:
+        """How many samples that the plan asks for are finished, and how many it asks for where that is known."""
+        done = sum(len(within_plan(list(self.done(cell)), self.cells[cell])) for cell in self.cells)
+        return done, sum(self.planned(cell) or 0 for cell in self.cells)
+
     # ------------------------------------------------------------------ manifest
 
     @property
@@ -270,6 +277,16 @@ class Store:
                 where = self._expected_path(cell)
                 raise GatedevalError(f"{where} is damaged ({error}); remove it and run again") from error
         return self._expected[cell]
+
+
+def last_words(path: Path, why: str, again: str) -> str:
+    """What an interrupted run says: what is finished, where it is, and the command that goes on."""
+    try:
+        done, planned = Store.read(path).finished()
+        kept = f"{done:,} of {planned:,} samples are finished and kept in {path}"
+    except GatedevalError:
+        kept = f"nothing was begun in {path} yet"
+    return f"interrupted by {why}: {kept}. Go on with:\n  {again}"
 
 
 def _cell_record(cell: Cell, planned: int | None) -> dict[str, Any]:
