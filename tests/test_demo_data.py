@@ -176,6 +176,7 @@ def test_committed_files_are_the_generator_s() -> None:
         assert len(set(lines)) == len(lines) == (256 if "test" in name else 5)
     assert set(Counter(c.answer for c in q.test_choices()).values()) == {64}
     assert set(Counter(p.answer for p in q.test_problems()).values()) == {16}
+    assert sum("+" in p.solution for p in q.test_problems()) == 186  # 72.7 %, as tasks/demo/README.md says
 
 
 @pytest.mark.parametrize("shots", [0, 1, 2, 3])

@@ -268,7 +268,7 @@ def test_the_caption_counts_the_samples_of_each_length_where_they_differ(tmp_pat
             store.append(cell, sample(i, {"score": 1.0}))
     store.close()
     text = "\n".join(table5(Store.read(tmp_path / "r")).caption)
-    assert "samples per task: 4 at 256; 2 at 512, 1024," in text
+    assert "samples per task: 4 at 256; 2 at 512 and 1024," in text
     assert "Divergences from upstream that were on: ruler answer_tokens 16." in text
 
 

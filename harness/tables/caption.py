@@ -36,7 +36,11 @@ def ruler_counts(store: Store) -> str:
         groups.setdefault(counts(lengths[length]), []).append(str(length))
     if len(groups) < 2:
         return f"{next(iter(groups), 'no')} samples per task and length"
-    return "samples per task: " + "; ".join(f"{n} at {', '.join(at)}" for n, at in groups.items())
+    return "samples per task: " + "; ".join(f"{n} at {_and(at)}" for n, at in groups.items())
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def ruler_title(store: Store) -> tuple[str, str]:
