@@ -1,4 +1,4 @@
-"""Training one arm of the demo: next-token loss on the answers, at first with a loss on where five heads look.
+"""Training one arm of the demo: next-token loss on the answers, at first with a loss on where seven heads look.
 
 Deterministic for a seed on one machine (one thread); a killed training goes on from its last state, on the same
 documents. One arm is one process; `harness.demo.__main__` runs them side by side.
