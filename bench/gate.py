@@ -1,0 +1,262 @@
+"""What the gate costs: the same shapes without a gate, with a headwise and with an elementwise one.
+
+Two numbers, which mean different things:
+
+  total   wall time of a whole model with a gate over that of one without, measured in turn on engines that live side
+          by side. An elementwise gate has as many projection rows as the queries: arithmetic that no code can save.
+  step    the gating itself (sigmoid and multiplication) as a share of the rest of its attention block (projections,
+          norms, rotary, attention), timed inside the live model. This is what an implementation can do well or badly,
+          and what "the gate costs at most 2 %" is about here.
+
+Prefill is one prompt; decode is a batch of short prompts, per step. Weights are random: timing does not see them.
+The default takes less than three minutes on two cores; on a GPU: --shape 1.7b --layers 28 --dtype bfloat16
+--lengths 4096,8192,16384,32768 --compile
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common import CACHE, emit, graphics_card, note
+
+from harness.types import ContextSetting, Gate, Model
+
+ARMS: tuple[Gate, ...] = ("none", "headwise", "elementwise")
+SHAPES = {  # hidden, intermediate, query heads, KV heads, head_dim
+    "small": (1024, 3072, 16, 8, 64),
+    "1.7b": (2048, 6144, 16, 8, 128),
+}
+VOCABULARY = 4096
+ANSWER = 48  # decode steps
+
+
+def checkpoint(shape: str, layers: int, gate: Gate, tokenizer: Path) -> Model:
+    """A random model of the shape, made once per machine."""
+    import torch
+
+    from harness.checkpoints import gate_flags, write_checkpoint
+    from harness.gated.layout import ARCHITECTURE, Layout
+
+    hidden, inner, heads, kv_heads, head_dim = SHAPES[shape]
+    folder = CACHE / f"gate-{shape}-{layers}-{gate}"
+    if not (folder / "config.json").exists():
+        layout, rng = Layout(heads, kv_heads, head_dim, gate), torch.Generator().manual_seed(0)
+
+        def normal(rows: int, columns: int) -> Any:
+            return (torch.randn(rows, columns, generator=rng) * columns**-0.5).to(torch.bfloat16)
+
+        tensors = {"model.embed_tokens.weight": normal(VOCABULARY, hidden), "model.norm.weight": torch.ones(hidden)}
+        tensors["model.embed_tokens.weight"][0] = 0  # the end token is never the likeliest: every answer is full length
+        for i in range(layers):
+            at = f"model.layers.{i}."
+            tensors |= {
+                f"{at}self_attn.q_proj.weight": normal(layout.q_rows, hidden),
+                f"{at}self_attn.k_proj.weight": normal(kv_heads * head_dim, hidden),
+                f"{at}self_attn.v_proj.weight": normal(kv_heads * head_dim, hidden),
+                f"{at}self_attn.o_proj.weight": normal(hidden, heads * head_dim),
+                f"{at}self_attn.q_norm.weight": torch.ones(head_dim),
+                f"{at}self_attn.k_norm.weight": torch.ones(head_dim),
+                f"{at}mlp.gate_proj.weight": normal(inner, hidden),
+                f"{at}mlp.up_proj.weight": normal(inner, hidden),
+                f"{at}mlp.down_proj.weight": normal(hidden, inner),
+                f"{at}input_layernorm.weight": torch.ones(hidden),
+                f"{at}post_attention_layernorm.weight": torch.ones(hidden),
+            }
+        facts = {
+            "model_type": "qwen3", "architectures": [ARCHITECTURE], "hidden_size": hidden, "intermediate_size": inner,
+            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+            "head_dim": head_dim, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+            "max_position_embeddings": 40960, "tie_word_embeddings": True, "vocab_size": VOCABULARY,
+            "torch_dtype": "bfloat16", "bos_token_id": None, "eos_token_id": 0, "use_qk_norm": True,
+        }  # fmt: skip
+        write_checkpoint(folder, facts | gate_flags(gate), tensors)
+    return Model(label=gate, path=str(folder), tokenizer=str(tokenizer))
+
+
+# --- inside the worker: sent there by value -------------------------------------------------------------------------
+
+
+def install_clocks(worker: Any) -> str:
+    """Time every attention block, and the gating in it. Returns the class of the blocks."""
+    import time
+
+    import torch
+
+    cuda = torch.cuda.is_available()
+    clocks = worker.bench_clocks = {"block": 0.0, "gate": 0.0}
+
+    def now() -> float:
+        if cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def timed(inner: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = now()
+            result = inner(*args, **kwargs)
+            clocks[name] += now() - start
+            return result
+
+        return call
+
+    kind = ""
+    for name, module in worker.model_runner.get_model().named_modules():
+        if name.endswith(".self_attn"):
+            kind = type(module).__name__
+            module.forward = timed(module.forward, "block")
+            if hasattr(module, "_gated"):
+                module._gated = timed(module._gated, "gate")
+    return kind
+
+
+def read_clocks(worker: Any) -> dict[str, float]:
+    """Seconds since the last reading."""
+    clocks = dict(worker.bench_clocks)
+    worker.bench_clocks.update(block=0.0, gate=0.0)
+    return clocks
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+class Timed:
+    """An engine and the two things it is asked for."""
+
+    def __init__(self, engine: Any, seed: int = 0) -> None:
+        self.engine, self.rng = engine, random.Random(seed)
+
+    def _ids(self, count: int) -> list[int]:
+        return [self.rng.randrange(1, VOCABULARY) for _ in range(count)]
+
+    def prefill(self, length: int) -> float:
+        """Seconds for a prompt of `length` tokens and one token of answer."""
+        from harness.engine import Prompt
+
+        prompt = Prompt("p", self._ids(length), 1)
+        start = time.perf_counter()
+        list(self.engine.generate([prompt]))
+        return time.perf_counter() - start
+
+    def decode(self, batch: int) -> float:
+        """Seconds per step of a batch of `batch` short prompts, their prefill (32 tokens each) included."""
+        from harness.engine import Prompt
+
+        prompts = [Prompt(i, self._ids(32), ANSWER) for i in range(batch)]
+        start = time.perf_counter()
+        answers = list(self.engine.generate(prompts))
+        assert all(a.tokens == ANSWER for a in answers)
+        return (time.perf_counter() - start) / ANSWER
+
+
+def walls(live: dict[Gate, Timed], what: Callable[[Timed], float], repeats: int) -> dict[str, dict[str, float]]:
+    """Per gate: median seconds, and the median of its ratios to no gate within the same turn. Order rotates."""
+    seen: dict[Gate, list[float]] = {arm: [] for arm in live}
+    for timed in live.values():
+        what(timed)  # warm
+    order = list(live)
+    for turn in range(repeats):
+        for arm in order[turn % len(order) :] + order[: turn % len(order)]:
+            seen[arm].append(what(live[arm]))
+    found = {}
+    for arm, values in seen.items():
+        ratios = [v / base for v, base in zip(values, seen["none"], strict=True)]
+        found[str(arm)] = {"seconds": statistics.median(values), "ratio": statistics.median(ratios)}
+    return found
+
+
+def shares(timed: Timed, what: Callable[[Timed], float], repeats: int) -> float:
+    """The gating step over the rest of its attention block: median of `repeats` readings."""
+    readings = []
+    timed.engine._llm.collective_rpc(read_clocks)
+    for _ in range(repeats):
+        what(timed)
+        [clocks] = timed.engine._llm.collective_rpc(read_clocks)[:1]
+        readings.append(clocks["gate"] / (clocks["block"] - clocks["gate"]))
+    return statistics.median(readings)
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Start the three engines, measure walls in turn, then look inside."""
+    from harness.config import Engine as EngineOptions
+    from harness.engine import Engine
+    from harness.twin import make_tiny
+
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions go to our own workers, on this machine
+    make_tiny(CACHE / "tiny")
+    longest = max(args.lengths) + 64
+    setting = ContextSetting(label="bench", max_length=longest)
+    options = EngineOptions(
+        enforce_eager=not args.compile, prefix_caching=False, max_num_batched_tokens=args.chunk,
+        gpu_memory_utilization=0.25, kv_cache_gib=2,  # three live side by side
+    )  # fmt: skip
+    arms: tuple[Gate, ...] = ("none", *args.gates)
+    live: dict[Gate, Timed] = {}
+    try:
+        for arm in arms:
+            note(f"starting: {arm}")
+            model = checkpoint(args.shape, args.layers, arm, CACHE / "tiny" / "baseline")
+            model = Model(label=arm, path=model.path, tokenizer=model.tokenizer, dtype=args.dtype)
+            live[arm] = Timed(Engine(model, [setting], options))
+        jobs: dict[str, Callable[[Timed], float]] = {}
+        for length in args.lengths:
+            jobs[f"prefill {length}"] = lambda t, n=length: t.prefill(n)  # type: ignore[misc]
+        for batch in args.batches:
+            jobs[f"decode batch {batch}"] = lambda t, n=batch: t.decode(n)  # type: ignore[misc]
+        total = {}
+        for name, job in jobs.items():
+            total[name] = walls(live, job, args.repeats)
+            note(f"{name}: " + ", ".join(f"{a} {v['seconds']:.4g} s x{v['ratio']:.3f}" for a, v in total[name].items()))
+        step: dict[str, dict[str, float]] = {}
+        if not args.compile:  # compiled, the step is part of a larger kernel: there is nothing to time by itself
+            for arm in arms[1:]:
+                live[arm].engine._llm.collective_rpc(install_clocks)
+                for name, job in jobs.items():
+                    step.setdefault(name, {})[str(arm)] = shares(live[arm], job, max(3, args.repeats))
+                    note(f"{name}: {arm} step {100 * step[name][str(arm)]:.2f} % of the rest of the attention block")
+    finally:
+        for timed in live.values():
+            timed.engine.close()
+    report(args, total, step)
+
+
+def report(args: argparse.Namespace, total: dict[str, Any], step: dict[str, dict[str, float]]) -> None:
+    """One line and one JSON line."""
+    parts = []
+    for gate in args.gates:
+        worst = max(step, key=lambda name: step[name][gate], default=None)
+        inside = f"step at most {100 * step[worst][gate]:.2f} % of its attention block ({worst}); " if worst else ""
+        ratios = ", ".join(f"{100 * (v[gate]['ratio'] - 1):+.1f} % {name}" for name, v in total.items())
+        parts.append(f"{gate}: {inside}whole model {ratios}")
+    where = graphics_card() or f"CPU, {os.cpu_count()} cores"
+    mode = "compiled" if args.compile else "eager"
+    shape = f"{args.layers} layers of the {args.shape} shape, {args.dtype}, {mode}, {where}"
+    emit("gate", f"{'; '.join(parts)} ({shape}; median of {args.repeats} turns)",
+         total=total, step=step, shape=dict(zip(("hidden", "intermediate", "heads", "kv_heads", "head_dim"),
+                                                SHAPES[args.shape], strict=True)),
+         layers=args.layers, dtype=args.dtype, mode=mode, device=where)  # fmt: skip
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=list(SHAPES), default="small")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--lengths", type=lambda s: [int(n) for n in s.split(",")], default=[4096, 8192])
+    parser.add_argument("--batches", type=lambda s: [int(n) for n in s.split(",")], default=[1, 16])
+    parser.add_argument("--gates", type=lambda s: s.split(","), default=list(ARMS[1:]))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--chunk", type=int, default=2048, help="tokens per engine step")
+    parser.add_argument("--compile", action="store_true", help="compiled (on CUDA with graphs): total only")
+    measure(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
