@@ -75,11 +75,14 @@ def figures(
 @click.option("--candidate", help="Label of the model compared with it (default: the config's second).")
 @click.option("--context", help="Only this context setting.")
 @click.option("--listed", default=40, show_default=True, help="Differing samples to list.")
-def compare(run: Path, baseline: str | None, candidate: str | None, context: str | None, listed: int) -> None:
+@click.option("--rerun", type=PATH, help="Another run of the same config: shows how much a mere rerun moves.")
+def compare(
+    run: Path, baseline: str | None, candidate: str | None, context: str | None, listed: int, rerun: Path | None
+) -> None:
     """Compare two models of RUN: differences, intervals, paired tests, and the samples on which they differ."""
     from harness.compare import compare as comparison
 
-    print(comparison(run, baseline, candidate, context, listed=listed))
+    print(comparison(run, baseline, candidate, context, listed=listed, rerun=rerun))
 
 
 @click.command()

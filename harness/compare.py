@@ -13,6 +13,7 @@ from harness.tables.frames import labels
 from harness.tables.layout import length_title
 from harness.tables.pairs import adjust
 from harness.tables.reading import ALPHA
+from harness.tables.rerun import in_16_bit, rerun_sentence
 from harness.types import Cell, GatedevalError
 
 LISTED = 40  # differing samples printed; the rest are counted
@@ -25,13 +26,16 @@ def compare(
     context: str | None = None,
     *,
     listed: int = LISTED,
+    rerun: Path | str | None = None,
 ) -> str:
     """The comparison of two models of one run as text.
 
     `context` restricts it to one context setting. `listed`: how many of the differing samples to print, 0 for none.
+    `rerun`: another run of the same config, whose distance from this one is the rerun noise beside each difference.
     Raises GatedevalError where there is nothing to compare, or where the two were asked different things.
     """
     store = Store.read(Path(path))
+    again = None if rerun is None else Store.read(Path(rerun))
     baseline, candidate = choose(store, baseline, candidate)
     contexts = labels(store, "contexts")
     if context is not None and context not in contexts:
@@ -48,20 +52,25 @@ def compare(
         adjust([line.comparison for line in family])
     out = [f"{candidate} against {baseline}", ""]
     for name in dict.fromkeys(line.context for line in main):
-        out += [f"{name}:", *(f"  {_sentence(line, baseline, candidate)}" for line in main if line.context == name)]
+        out.append(f"{name}:")
+        for line in (line for line in main if line.context == name):
+            out.append(f"  {_sentence(line, baseline, candidate)}")
+            if line.comparison.clustered is not None:
+                low, high = line.comparison.clustered
+                out.append(f"    subjects as clusters (would it hold on other subjects?): [{low:+.2f}, {high:+.2f}]")
+            if again is not None:
+                out.append(f"    {rerun_sentence(store, again, line)}")
         out += [f"  {text}" for text in _curves(store, name, baseline, candidate)] + [""]
     out.append(_count(main, candidate, "comparisons"))
     if single:
         out.append(_count(single, candidate, "single tasks") + " `--style delta` shows each.")
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
-    if any(
-        str(m.get("dtype") or (m.get("engine") or {}).get("dtype")) in ("bfloat16", "float16")
-        for m in (store.manifest.get("models") or {}).values()
-    ):
+    if again is None and in_16_bit(store):
         out.append(
             "Answers in 16-bit precision can change with the composition of batches: a rerun of the same model moves "
-            "some samples too, so read small differences with that in mind."
+            "some samples too. How many: run the config into another directory with another engine.max_num_seqs, and "
+            "give that run as --rerun."
         )
     return "\n".join([*out, *_differing(store, found, baseline, candidate, listed)]) + "\n"
 

@@ -156,12 +156,17 @@ def stratified_interval(
     return Interval(float(low), float(high), name)
 
 
-def clustered_interval(scores: ArrayLike, clusters: Sequence[object], level: float = LEVEL) -> Interval:
+def clustered_interval(
+    scores: ArrayLike, clusters: Sequence[object], level: float = LEVEL, *, paired: bool = False
+) -> Interval:
     """Interval of a mean over all samples when samples of one cluster (an MMLU subject) vary together.
+
+    It answers another question than an interval by sample does: how far the mean could move with other subjects, not
+    only with other questions on the same ones. `paired`: the scores are differences, -1..1.
 
     The cluster-robust sandwich of a regression on a constant, Var = G/(G-1) * sum_g (sum_{i in g} (x_i - mean))^2 /
     n^2 (Liang & Zeger 1986, with the usual small-sample factor, "CR1"), and Student's t with G - 1 degrees of
-    freedom. Fewer than two clusters: NaN. Ends are cut to 0..1 for scores in 0..1.
+    freedom. Fewer than two clusters: NaN. Ends are cut to 0..1 for scores in 0..1, to -1..1 for differences of them.
     """
     column = _column(scores)
     _, index = np.unique(np.asarray([str(c) for c in clusters]), return_inverse=True)
@@ -175,8 +180,9 @@ def clustered_interval(scores: ArrayLike, clusters: Sequence[object], level: flo
     error = math.sqrt(groups / (groups - 1) * float((sums**2).sum())) / column.size
     half = float(special.stdtrit(groups - 1, 0.5 + level / 2)) * error
     low, high = mean - half, mean + half
-    if column.min() >= 0 and column.max() <= 1:
-        low, high = max(0.0, low), min(1.0, high)
+    least = -1.0 if paired else 0.0
+    if column.min() >= least and column.max() <= 1:
+        low, high = max(least, low), min(1.0, high)
     return Interval(low, high, "clustered")
 
 

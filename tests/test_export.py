@@ -19,13 +19,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness import stats
 from harness.compare import compare
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
 from harness.export.text import width
-from harness.names import RULER_TASKS
+from harness.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.store import Store
 from harness.tables import Column, Entry, Table, cells_frame
+from harness.tables.delta import lines
 from harness.types import Cell, GatedevalError
 from tests.sample_runs import answer, config, sample, table5_cells, write_run
 
@@ -151,7 +153,24 @@ def test_json_holds_the_table_and_its_cells(run: Path) -> None:
     names = [c["name"] for c in data["columns"]]
     assert len(set(names)) == len(names)
     assert list(data["rows"][0]) == names
-    assert data["rows"][0]["RULER 16K"] == {"value": None, "change": None, "marks": "", "best": False}
+    assert data["rows"][0]["RULER 16K"] == {
+        "value": None,
+        "interval": None,
+        "interval_clustered": None,
+        "change": None,
+        "marks": "",
+        "best": False,
+    }
+    for field in (f for r in data["rows"] for f in r.values() if isinstance(f, dict) and f["value"] is not None):
+        assert field["interval"][0] <= field["value"] <= field["interval"][1], "every number has its interval"
+    mmlu = data["rows"][0]["MMLU 2/57"]
+    store = Store.read(run)
+    columns = [store.scores(Cell("baseline", "8k", "mmlu", s)).scores for s in ("anatomy", "virology")]
+    by_subject = stats.clustered_interval(np.concatenate(columns), ["anatomy"] * 20 + ["virology"] * 20)
+    assert mmlu["interval_clustered"] == pytest.approx([100 * by_subject.low, 100 * by_subject.high])
+    assert mmlu["interval"] != mmlu["interval_clustered"]
+    assert data["rows"][0]["MMLU 2/57 by subject"]["interval_clustered"] is None
+    assert any("subjects as clusters" in line for line in data["caption"])
     assert data["rows"][2]["RULER 4K"]["change"] < 0
     assert len(data["cells"]) == len(Store.read(run).cells)
     assert any("Seed 42" in line for line in data["caption"])
@@ -309,6 +328,51 @@ def test_the_verdict_in_words(run: Path) -> None:
         compare(run, context="x")
     with pytest.raises(GatedevalError, match="both 'gated'"):
         compare(run, "gated", "gated")
+
+
+def test_mmlus_difference_is_told_with_subjects_as_clusters_too(tmp_path: Path) -> None:
+    """Ten questions better in one subject, none in the other nine: sure for these questions, not for other subjects."""
+    cells: dict[Cell, int | None] = {Cell(m, "c", "mmlu", s): 40 for m in ("a", "b") for s in MMLU_SUBJECTS[:10]}
+    with Store.open(tmp_path / "r", {"config": {"benchmarks": [{"mmlu": {"shots": 5}}]}}, cells=cells) as store:
+        for cell in cells:
+            for i in range(40):
+                better = cell.model == "b" and cell.task == MMLU_SUBJECTS[0] and i < 10
+                store.append(cell, sample(i, {"acc": float(i >= 20 or better)}))
+        text = compare(store.path)
+        (line,) = [x for x in lines(store, "a", "b")[0] if x.task == "all"]
+    assert line.comparison.low > 0
+    differences = np.concatenate([[1.0] * 10, [0.0] * 390])
+    subjects = [i // 40 for i in range(400)]
+    expected = stats.clustered_interval(differences, subjects, paired=True)
+    assert line.comparison.clustered == pytest.approx((100 * expected.low, 100 * expected.high))
+    assert expected.low < 0 < expected.high, "a difference in one subject out of ten is no law"
+    interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]"
+    assert f"b is better\n    subjects as clusters (would it hold on other subjects?): {interval}" in text
+    frame = pd.read_csv(io.StringIO(export_run(tmp_path / "r", "delta", "csv"))).set_index("task")
+    assert frame.loc["all", "cluster_low"] == pytest.approx(100 * expected.low, abs=1e-4)
+    assert frame.drop(index="all").cluster_low.isna().all()
+    assert "with subjects as clusters" in export_run(tmp_path / "r", "delta")
+
+
+def test_rerun_noise_beside_the_difference(tmp_path: Path) -> None:
+    """Two samples of b, out of 2 x 20, come out otherwise the second time; a's do not."""
+    tasks = ("vt", "niah_single_1")
+    cells: dict[Cell, int | None] = {Cell(m, "c", "ruler", t, 4096): 20 for m in ("a", "b") for t in tasks}
+    facts = {"models": {"a": {"engine": {"dtype": "bfloat16"}}}}
+    for name in ("first", "again", "other"):
+        with Store.open(tmp_path / name, facts, cells=cells) as store:
+            for cell in cells:
+                for i in range(20):
+                    moved = name == "again" and cell == Cell("b", "c", "ruler", "vt", 4096) and i in (1, 3)
+                    store.append(cell, sample(i, {"score": float(i % 2 == 0 or moved)}, hash=f"{name == 'other'}"))
+    assert "give that run as --rerun" in compare(tmp_path / "first")
+    text = compare(tmp_path / "first", rerun=tmp_path / "again")
+    assert "rerun: a +0.00 (0 of 40 samples scored otherwise), b +5.00 (2 of 40 samples scored otherwise)" in text, (
+        "two of twenty in one of two tasks of equal weight"
+    )
+    assert "give that run as --rerun" not in text
+    with pytest.raises(GatedevalError, match="is no rerun of"):
+        compare(tmp_path / "first", rerun=tmp_path / "other")
 
 
 def test_equal_models_are_called_equal(tmp_path: Path) -> None:

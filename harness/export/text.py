@@ -118,6 +118,9 @@ def _css(column: Column) -> str:
 def _html_entry(entry: Entry) -> str:
     text = html.escape(entry.number)
     text = f"<b>{text}</b>" if entry.best else text
+    if entry.interval is not None:
+        low, high = entry.interval
+        text = f'<span title="95% interval {low:.2f} to {high:.2f}">{text}</span>'
     drop = f' <span class="drop">{html.escape(entry.parenthesis)}</span>' if entry.parenthesis else ""
     return text + (f"<sup>{html.escape(entry.marks)}</sup>" if entry.marks else "") + drop
 
@@ -161,6 +164,8 @@ def to_json(table: Table, caption: Sequence[str]) -> str:
                 continue
             fields[column.name] = {
                 "value": entry.value,
+                "interval": entry.interval,
+                "interval_clustered": entry.clustered,
                 "change": entry.drop,
                 "marks": entry.marks,
                 "best": entry.best,

@@ -15,7 +15,7 @@ from harness.types import Cell
 if TYPE_CHECKING:
     from harness.store.run import Store
 
-COLUMNS = (
+CELL_COLUMNS = (
     "model",
     "context",
     "benchmark",
@@ -25,9 +25,17 @@ COLUMNS = (
     "score",
     "metric",
     "planned",
+    "ci_low",
+    "ci_high",
+    "ci_method",
     "length_capped",
+    "other_metrics",
     "error",
 )
+"""What is told of a cell, in order."""
+STATISTICS = {"ci_low", "ci_high", "ci_method", "other_metrics"}
+"""Of them, what `harness.tables` adds: cells.csv does without."""
+COLUMNS = tuple(column for column in CELL_COLUMNS if column not in STATISTICS)
 
 
 def cell_summary(store: Store, cell: Cell) -> dict[str, Any]:

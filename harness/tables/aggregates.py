@@ -19,13 +19,15 @@ class Aggregate:
     """One number over several cells, 0-100. NaN and its reasons where it cannot be told.
 
     `missing`: cells without a single score (they block the number unless partial results were asked for);
-    `partial`: cells with fewer samples than planned. `cells`: those that went in.
+    `partial`: cells with fewer samples than planned. `cells`: those that went in. `interval` and `clustered` are on
+    0..1; the latter takes the cells (MMLU's subjects) as clusters, for a mean over the samples of several.
     """
 
     value: float
     interval: stats.Interval
     samples: int
     cells: list[Cell] = field(default_factory=list)
+    clustered: stats.Interval | None = None
     missing: list[str] = field(default_factory=list)
     partial: list[str] = field(default_factory=list)
 
@@ -98,11 +100,20 @@ def question_mean(
         scores = store.scores(cell)
         columns.append(scores.scores if metric is None else scores.metrics.get(metric, np.empty(0)))
     pooled = np.concatenate(columns) if columns else np.empty(0)
-    value, interval = math.nan, stats.Interval(math.nan, math.nan, "")
+    value, interval, clustered = math.nan, stats.Interval(math.nan, math.nan, ""), None
     if pooled.size and not np.isnan(pooled).any() and (allow_partial or not missing):
         value = scale_of(pooled) * float(pooled.mean())
         if scale_of(pooled) == 100.0:
             interval = stats.mean_interval(pooled)
+            if len(columns) > 1:
+                clusters = np.repeat(np.arange(len(columns)), [c.size for c in columns])
+                clustered = stats.clustered_interval(pooled, list(clusters))
     return Aggregate(
-        value=value, interval=interval, samples=int(pooled.size), cells=there, missing=missing, partial=partial
+        value=value,
+        interval=interval,
+        clustered=clustered,
+        samples=int(pooled.size),
+        cells=there,
+        missing=missing,
+        partial=partial,
     )

@@ -36,6 +36,8 @@ FRAME_COLUMNS = [
     "lost",
     "mdd",
     "metric",
+    "cluster_low",
+    "cluster_high",
 ]
 
 
@@ -189,12 +191,22 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
         "gained, lost: samples on which only one of the two scores higher; detectable: the smallest difference that "
         "these samples show with 80% power.",
         *([f"average: mean over {len(averages)} RULER tasks with equal weight."] if len(averages) > 1 else []),
+        *(
+            f"{line.context}: MMLU's difference with subjects as clusters (would it hold on other subjects?): "
+            f"{_span(line.comparison.clustered)}."
+            for line in found
+            if line.comparison.clustered is not None
+        ),
         *words.setting_lines(store),
         *table.missing,
     ]
     if unpaired := sum(line.comparison.unpaired for line in found if line.task not in ("average", "all")):
         table.caption.append(f"{unpaired} samples that only one of the two models has were left out.")
     return table
+
+
+def _span(interval: tuple[float, float]) -> str:
+    return f"[{interval[0]:+.2f}, {interval[1]:+.2f}]"
 
 
 def _row(line: Line) -> list[Entry]:
@@ -211,7 +223,7 @@ def _row(line: Line) -> list[Entry]:
         Entry(value=c.baseline, best=best < 0),
         Entry(value=c.candidate, best=best > 0),
         Entry(value=c.difference, signed=True, marks=marks),
-        Entry(text=f"[{c.low:+.2f}, {c.high:+.2f}]"),
+        Entry(text=_span((c.low, c.high))),
         Entry(value=c.adjusted, decimals=4),
         Entry(value=c.gained, decimals=0),
         Entry(value=c.lost, decimals=0),
@@ -241,6 +253,7 @@ def frame_of(found: list[Line]) -> pd.DataFrame:
             x.comparison.lost,
             x.comparison.mdd,
             x.metric or "",
+            *(x.comparison.clustered or (math.nan, math.nan)),
         ]
         for x in found
     ]

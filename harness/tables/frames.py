@@ -11,26 +11,8 @@ import pandas as pd
 
 from harness import stats
 from harness.store import Store
-from harness.store.derived import cell_summary, scale_of
+from harness.store.derived import CELL_COLUMNS, cell_summary, scale_of
 from harness.types import Cell
-
-CELL_COLUMNS = [
-    "model",
-    "context",
-    "benchmark",
-    "task",
-    "length",
-    "samples",
-    "score",
-    "metric",
-    "planned",
-    "ci_low",
-    "ci_high",
-    "ci_method",
-    "length_capped",
-    "other_metrics",
-    "error",
-]
 
 
 def labels(store: Store, what: str) -> list[str]:
@@ -56,7 +38,7 @@ def ordered_cells(store: Store) -> list[Cell]:
 
 
 def cells_frame(store: Store) -> pd.DataFrame:
-    """One row a cell, `CELL_COLUMNS`, in reading order.
+    """One row a cell, `harness.store.derived.CELL_COLUMNS`, in reading order.
 
     score, ci_low, ci_high on 0-100 (a metric outside 0..1 keeps its scale and has no interval), NaN for an empty or
     failed cell; planned may be missing; length_capped is a share, 0..1; other_metrics is "name=score; ..." for what a
@@ -82,7 +64,7 @@ def cells_frame(store: Store) -> pd.DataFrame:
                 "other_metrics": "; ".join(others),
             }
         )
-    frame = pd.DataFrame(rows, columns=CELL_COLUMNS)
+    frame = pd.DataFrame(rows, columns=list(CELL_COLUMNS))
     frame["planned"] = frame["planned"].astype("Int64")
     for text in ("metric", "ci_method", "other_metrics", "error"):
         frame[text] = frame[text].fillna("").astype(object)

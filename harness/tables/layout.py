@@ -36,6 +36,8 @@ class Entry:
     drop: float | None = None  # against the same model's un-extended row
     marks: str = ""  # "▲" and "▼" significant, "†" partial
     best: bool = False
+    interval: tuple[float, float] | None = None  # 95%, same unit as the value
+    clustered: tuple[float, float] | None = None  # the same with MMLU's subjects as clusters
     text: str | None = None
     decimals: int = 2
     signed: bool = False

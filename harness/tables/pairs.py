@@ -33,6 +33,7 @@ class Comparison:
     gained: int
     lost: int
     mdd: float
+    clustered: tuple[float, float] | None = None  # interval with tasks (MMLU: subjects) as clusters, where pooled
     adjusted: float = float("nan")
 
 
@@ -79,11 +80,13 @@ def compare_cells(
         xs.append(x)
         ys.append(y)
         unpaired += only
+    clusters = np.repeat(np.arange(len(xs)), [x.size for x in xs])
     if pooled:
         xs, ys = [np.concatenate(xs)], [np.concatenate(ys)]
     deltas = stats.paired_differences(xs, ys)
     scale = 100.0 if all(v.min() >= 0 and v.max() <= 1 for v in (*xs, *ys)) else 1.0
     interval = stats.paired_interval(deltas)
+    clustered = stats.clustered_interval(deltas[0], list(clusters), paired=True) if pooled and len(cells) > 1 else None
     p, test = stats.paired_p(deltas)
     split = stats.discordance(np.concatenate(deltas))
     return Comparison(
@@ -100,6 +103,7 @@ def compare_cells(
         gained=split.gained,
         lost=split.lost,
         mdd=scale * stats.minimum_detectable_difference(deltas),
+        clustered=None if clustered is None else (scale * clustered.low, scale * clustered.high),
     )
 
 

@@ -28,9 +28,10 @@ def reading_lines(
     tested: list[tuple[str, Comparison]],
     silent: list[str],
     baseline: str | None,
+    clustered: list[float],
 ) -> list[str]:
     """Caption lines. `halves`: (group, half-width of a 95% interval), points; `tested`: (group, comparison);
-    `silent`: why some models were not compared.
+    `silent`: why some models were not compared; `clustered`: half-widths with MMLU's subjects as clusters.
     """
     entries = [
         e
@@ -52,6 +53,12 @@ def reading_lines(
     if halves:
         lines.append(
             f"95% intervals: {spans(halves, '±')} points (Wilson for 0/1 scores, else bootstrap, stratified by task)."
+        )
+    if clustered:
+        widths = spans([("", half) for half in clustered], "±").strip()
+        lines.append(
+            f"MMLU's interval is over questions of these subjects; over other subjects too (subjects as clusters) it "
+            f"is {widths} points."
         )
     if tested:
         tests = " or ".join(sorted({c.test for _, c in tested}))

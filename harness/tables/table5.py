@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.stats import Interval
 from harness.store import Store
 from harness.tables import caption as words
 from harness.tables.aggregates import Aggregate, question_mean, ruler_tasks, task_mean
@@ -90,7 +91,8 @@ def table5(
         if value is not None and not math.isnan(value.interval.low)
     ]
     tested = [(groups[i], comparison) for (_, _, i), comparison in compared.items()]
-    reading = reading_lines(table, halves, tested, silent, baseline)
+    clustered = [(b - a) / 2 for r in entries for e in r if e.clustered is not None for a, b in [e.clustered]]
+    reading = reading_lines(table, halves, tested, silent, baseline, clustered)
     table.caption = [*words.scoring_lines(store), *reading, *words.setting_lines(store), *table.missing]
     if reference is not None:
         table = with_reference(table, reference, [m.length for m in measures])
@@ -187,6 +189,11 @@ def _value(store: Store, measure: _Measure, model: str, context: str, setting: d
     return measure.average(cells)
 
 
+def _points(interval: Interval | None) -> tuple[float, float] | None:
+    """An interval on 0-100; None where it cannot be told."""
+    return None if interval is None or math.isnan(interval.low) else (100 * interval.low, 100 * interval.high)
+
+
 def _comparisons(
     store: Store, measures: list[_Measure], rows: list[_Row], baseline: str | None
 ) -> tuple[dict[tuple[str, str, int], Comparison], list[str]]:
@@ -236,5 +243,13 @@ def _entries(
         if comparison is not None and comparison.adjusted < ALPHA:
             marks = "▲" if comparison.difference > 0 else "▼"
         marks += "†" if aggregate.partial or aggregate.missing else ""
-        entries.append(Entry(value=aggregate.value, drop=drop, marks=marks))
+        entries.append(
+            Entry(
+                value=aggregate.value,
+                drop=drop,
+                marks=marks,
+                interval=_points(aggregate.interval),
+                clustered=_points(aggregate.clustered),
+            )
+        )
     return entries

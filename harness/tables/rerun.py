@@ -1,0 +1,55 @@
+"""Rerun noise: how far two runs of the same config lie apart, beside the difference of two models.
+
+Greedy decoding is deterministic for a fixed composition of batches; in 16-bit precision another composition rounds
+differently, and now and then another token wins. Two runs of one config differ by nothing else: their samples' hashes
+are equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.store import Store
+from harness.tables.delta import Line
+from harness.types import Cell, GatedevalError
+
+
+def in_16_bit(store: Store) -> bool:
+    """Whether any model of the run computed in bfloat16 or float16."""
+    models = (store.manifest.get("models") or {}).values()
+    return any(str(m.get("dtype") or (m.get("engine") or {}).get("dtype")) in ("bfloat16", "float16") for m in models)
+
+
+def rerun_sentence(store: Store, again: Store, line: Line) -> str:
+    """ "rerun: baseline -0.40 (3 of 500 samples scored otherwise), gated +0.00 (0 of ...)", on the line's own scale."""
+    parts = []
+    for side in (0, 1):
+        cells = [pair[side] for pair in line.comparison.cells]
+        change, moved, count = _noise(store, again, cells, line.metric, pooled=line.task == "all")
+        parts.append(f"{cells[0].model} {change:+.2f} ({moved} of {count} samples scored otherwise)")
+    return f"rerun: {', '.join(parts)}"
+
+
+def _noise(
+    store: Store, again: Store, cells: list[Cell], metric: str | None, *, pooled: bool
+) -> tuple[float, int, int]:
+    """Mean change from one run to the other, in points or the metric's own unit; samples scored otherwise; samples.
+
+    Raises GatedevalError where a sample of the cells is not in both with the same content hash: then it is no rerun.
+    """
+    columns = []
+    for cell in cells:
+        hashes = store.done(cell)
+        if cell not in again.cells or again.done(cell) != hashes or not hashes:
+            raise GatedevalError(
+                f"{again.path} is no rerun of {store.path}: {cell.key} does not have the same samples there (same "
+                "config, finished, with throughput settings alone changed)"
+            )
+        first, second = store.scores(cell), again.scores(cell)
+        name = metric or first.headline or ""
+        columns.append((first.metrics[name], second.metrics[name]))
+    if pooled:
+        columns = [tuple(np.concatenate(side) for side in zip(*columns, strict=True))]
+    scale = 100.0 if all(v.min() >= 0 and v.max() <= 1 for pair in columns for v in pair) else 1.0
+    change = scale * float(np.mean([(b - a).mean() for a, b in columns]))
+    return change, sum(int((a != b).sum()) for a, b in columns), sum(a.size for a, _ in columns)
