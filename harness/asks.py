@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,37 +55,55 @@ class Asker:
             self._check(len(ids), ask.max_tokens, ask.key)
             return Prompt(ask.key, ids, ask.max_tokens, ask.stop, ask.temperature)
         options = []
+        alone: dict[str, tuple[int, ...]] = {}  # options over one context encode it once, and share its ids
         for ctx, continuation in ask.pairs:
-            context_ids, continuation_ids = self.pair(ctx, continuation)
+            context_ids, continuation_ids = self.pair(ctx, continuation, alone)
+            if not continuation_ids:  # its log-likelihood would be 0, the best there is
+                raise GatedevalError(
+                    f"{ask.key}: option {continuation!r} has no token of its own: this tokenizer merges it with the end of"
+                    " the prompt, so options cannot be compared; leave the task out for this model"
+                )
             self._check(len(context_ids), len(continuation_ids), ask.key)
             options.append((tuple(context_ids), tuple(continuation_ids)))
         return Question(ask.key, tuple(options))
 
-    def pair(self, ctx: str, continuation: str) -> tuple[list[int], list[int]]:
+    def pair(
+        self, ctx: str, continuation: str, known: dict[str, tuple[int, ...]] | None = None
+    ) -> tuple[Sequence[int], Sequence[int]]:
         """Ids of context and continuation, split as lm-eval splits them.
 
         Spaces at the context's end belong to the continuation; both are encoded as one text, and the continuation is
-        what comes after as many ids as the context alone has. An empty context is BOS (or end-of-text).
+        what comes after as many ids as the context alone has. An empty context is BOS (or end-of-text). `known`: ids of
+        contexts that were encoded before; what is new is entered.
         """
         encode = self.tokenizer.encode
         if not ctx:
             ids, first = encode(continuation, special=False), self.tokenizer.start_id
             return ([first], ids) if ids[0] != first else (ids[:1], ids[1:])
         stripped = ctx.rstrip()
-        whole, alone = encode(ctx + continuation), encode(stripped)
-        return alone, whole[len(alone) :]
+        known = {} if known is None else known
+        if stripped not in known:
+            known[stripped] = tuple(encode(stripped))
+        alone = known[stripped]
+        return alone, encode(ctx + continuation)[len(alone) :]
 
     def sample_hash(self, request: Prompt | Question, fingerprint: str) -> str:
         """Content hash of all that can change the answer: token ids, sampling, weights, dtype, rotary encoding.
 
         `fingerprint`: the checkpoint's. Throughput knobs are left out on purpose.
         """
-        return _digest({"asked": _asked(request), "model": fingerprint, **self._constant})
+        return self.hashes(request, fingerprint)[0]
+
+    def hashes(self, request: Prompt | Question, fingerprint: str) -> tuple[str, str]:
+        """(`sample_hash`, `prompt_hash`) of one request, which is written out once for both."""
+        asked = _json(_asked(request))
+        rest = _json({"model": fingerprint, **self._constant})
+        return _digest(f'{{"asked": {asked}, {rest[1:]}'), _digest(asked)  # one object: "asked" sorts first
 
     @staticmethod
     def prompt_hash(request: Prompt | Question) -> str:
         """Hash of what is asked alone, whichever model answers: paired comparisons are made on equal ones."""
-        return _digest(_asked(request))
+        return _digest(_json(_asked(request)))
 
     def _check(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
         check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, what)
@@ -97,8 +115,12 @@ def _asked(request: Prompt | Question) -> list[Any]:
     return [[list(c), list(t)] for c, t in request.options]
 
 
-def _digest(facts: Any) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+def _json(facts: Any) -> str:
+    return json.dumps(facts, sort_keys=True)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def generation(key: Hashable, prompt: str, settings: Mapping[str, Any]) -> Ask:

@@ -40,6 +40,35 @@ class Job:
 
 
 @dataclass(frozen=True)
+class RulerScore:
+    """RULER's score of one sample, as plain data: jobs are made in one process and scored in another."""
+
+    task: str
+    references: list[str]
+
+    def __call__(self, answer: Answer, text: str) -> dict[str, float]:
+        """The one metric, 0..1."""
+        from tasks import ruler
+
+        return {"score": ruler.score(self.task, self.references, text)}
+
+
+@dataclass(frozen=True)
+class LmScore:
+    """An lm-eval task's metrics of one document, as plain data; the task itself is loaded where it scores."""
+
+    benchmark: Benchmark
+    task: str
+    data: DataFolder
+    doc: Any
+    instances: list[Any]
+
+    def __call__(self, answer: Answer, text: str) -> dict[str, float]:
+        """lm-eval's metrics, 0..1."""
+        return _lm_task(self.benchmark, self.task, self.data).score(self.doc, self.instances, answer, text)
+
+
+@dataclass(frozen=True)
 class Setup:
     """What samples depend on besides their cell: the tokenizer, the data, the seed, chat rendering."""
 
@@ -150,13 +179,10 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
                 [{"role": "user", "content": sample.input}], answer_prefix=prefix.lstrip(), thinking=setup.thinking
             )
         references = list(sample.outputs)
-
-        def score(answer: Answer, text: str, references: list[str] = references) -> dict[str, float]:
-            return {"score": ruler.score(cell.task, references, text)}
-
         ask = Ask(
             f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=sample.validity.answer_tokens
         )
+        score = RulerScore(cell.task, references)
         yield Job(str(number), ask, references, score, {"ruler": asdict(sample.validity)})
     while tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
         _log.warning("RULER %s at %d: %s", cell.task, cell.length, tokenizer.notes.pop())
@@ -176,11 +202,8 @@ def _lm_jobs(benchmark: Benchmark, cell: Cell, setup: Setup) -> Iterator[Job]:
     chat = setup.render if setup.chat else None
     for number, doc in task.documents(benchmark.samples):
         ask, instances = task.ask(number, doc, chat)
-
-        def score(answer: Answer, text: str, doc: Any = doc, instances: Any = instances) -> dict[str, float]:
-            return task.score(doc, instances, answer, text)
-
         extra = {"options": [c for _, c in ask.pairs]} if ask.pairs else {}
+        score = LmScore(benchmark, cell.task, setup.data, doc, instances)
         yield Job(str(number), ask, task.reference(doc), score, extra)
 
 

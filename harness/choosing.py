@@ -28,12 +28,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Choice:
-    """Per option: log-likelihood of its continuation (nats), and whether greedy decoding would have produced it."""
+    """Per option: log-likelihood of its continuation (nats), and whether greedy decoding would have produced it.
+
+    `sent_tokens` and `cached_tokens`: prompt tokens of all its requests, and those of them found in the prefix cache.
+    """
 
     key: Hashable
     logprobs: tuple[float, ...]
     greedy: tuple[bool, ...]
     seconds: float
+    sent_tokens: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass
@@ -70,6 +75,7 @@ class Tree:
             self.paths.append(path)
         self.waiting = len(self.nodes)
         self.seconds = 0.0
+        self.cached = 0
 
     def take(self, node: Node, output: Any, seconds: float) -> None:
         """Record one node's log-probabilities. Raises EngineError when one that was asked for did not come."""
@@ -81,6 +87,7 @@ class Tree:
             raise EngineError(f"{node.key}: the engine returned no usable log-probability for every option")
         self.waiting -= 1
         self.seconds = max(self.seconds, seconds)
+        self.cached += output.num_cached_tokens or 0
 
     def choice(self) -> Choice:
         """Sum each option's path."""
@@ -88,7 +95,8 @@ class Tree:
         for path, (_, continuation) in zip(self.paths, self.question.options, strict=True):
             sums.append(sum(node.logprobs[token] for node, token in zip(path, continuation, strict=True)))
             greedy.append(all(node.greedy == token for node, token in zip(path, continuation, strict=True)))
-        return Choice(self.question.key, tuple(sums), tuple(greedy), self.seconds)
+        sent = sum(len(node.ids) for node in self.nodes)
+        return Choice(self.question.key, tuple(sums), tuple(greedy), self.seconds, sent, self.cached)
 
 
 def padded(ids: list[int]) -> list[int]:

@@ -23,6 +23,7 @@ from harness.gated.parent import ENGINE_OF
 from harness.types import ContextSetting, GatedevalError, Model
 
 WORKER = "harness.gated.worker.WorkerExtension"
+_MOST_IN_FLIGHT = 8_000_000  # prompt tokens in the engine at once
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Completion:
-    """The answer to a `Prompt`. `finish_reason`: "stop", or "length" when the token cap cut it off."""
+    """The answer to a `Prompt`. `finish_reason`: "stop", or "length" when the token cap cut it off.
+
+    `sent_tokens` and `cached_tokens`: of the prompt, and those of them found in the prefix cache.
+    """
 
     key: Hashable
     text: str
@@ -46,6 +50,8 @@ class Completion:
     finish_reason: str
     seconds: float
     token_ids: tuple[int, ...] = ()
+    sent_tokens: int = 0
+    cached_tokens: int = 0
 
 
 def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str, what: object) -> None:
@@ -245,8 +251,11 @@ class Engine:
     def _check(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
         check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, what)
 
-    def answer(self, requests: Iterable[Prompt | Question]) -> Iterator[Completion | Choice]:
-        """Answer prompts and questions as one stream; answers arrive in the order in which they finish."""
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Completion | Choice]:
+        """Answer prompts and questions as one stream; answers arrive in the order in which they finish.
+
+        A None among `requests` says that the next one is not ready yet: the engine goes on meanwhile, then asks again.
+        """
         trees: dict[Hashable, Tree] = {}
         for item, output, seconds in self._stream(self._requests(requests, trees)):
             if isinstance(item, Prompt):
@@ -254,7 +263,8 @@ class Engine:
                 if answer.finish_reason not in ("stop", "length"):
                     raise EngineError(f"{item.key}: the engine gave up with finish reason {answer.finish_reason!r}")
                 ids = tuple(answer.token_ids)
-                yield Completion(item.key, answer.text, len(ids), answer.finish_reason, seconds, ids)
+                sent, cached = len(item.ids), output.num_cached_tokens or 0
+                yield Completion(item.key, answer.text, len(ids), answer.finish_reason, seconds, ids, sent, cached)
                 continue
             tree = trees[item.key]
             tree.take(item, output, seconds)
@@ -287,13 +297,16 @@ class Engine:
             yield choice.key, choice.logprobs[0], choice.greedy[0]
 
     def _requests(
-        self, requests: Iterable[Prompt | Question], trees: dict[Hashable, Tree]
-    ) -> Iterator[tuple[Prompt | Node, Sequence[int], Any]]:
+        self, requests: Iterable[Prompt | Question | None], trees: dict[Hashable, Tree]
+    ) -> Iterator[tuple[Prompt | Node, Sequence[int], Any] | None]:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         final = RequestOutputKind.FINAL_ONLY
         for request in requests:
+            if request is None:
+                yield None
+                continue
             if isinstance(request, Prompt):
                 self._check(len(request.ids), request.max_tokens, request.key)
                 params = SamplingParams(
@@ -315,32 +328,49 @@ class Engine:
                 )
                 yield node, node.ids, params
 
-    def _stream(self, requests: Iterable[tuple[Any, Sequence[int], Any]]) -> Iterator[tuple[Any, Any, float]]:
+    def _stream(self, requests: Iterable[tuple[Any, Sequence[int], Any] | None]) -> Iterator[tuple[Any, Any, float]]:
         """Feed (item, token ids, sampling) as the engine has room; yield (item, output, seconds since admission)."""
         llm, source = self._llm, iter(requests)
-        look_ahead = 2 * (self.options.max_num_seqs or llm.vllm_config.scheduler_config.max_num_seqs)
-        running: dict[str, tuple[Any, float]] = {}
+        most_requests, most_tokens = self._look_ahead()
+        running: dict[str, tuple[Any, float, int]] = {}
+        tokens = 0  # of the prompts in `running`
         self._count = getattr(self, "_count", 0)
         more = True
         try:
             while more or running:
-                while more and len(running) < look_ahead:
-                    request = next(source, None)
-                    if request is None:
+                while more and (not running or (len(running) < most_requests and tokens < most_tokens)):
+                    try:
+                        request = next(source)
+                    except StopIteration:
                         more = False
+                        break
+                    if request is None:  # nothing ready: the engine goes on; an idle one must not spin
+                        time.sleep(0 if running else 0.002)
                         break
                     item, ids, params = request
                     name = str(self._count)
                     self._count += 1
-                    running[name] = (item, time.monotonic())
+                    running[name] = (item, time.monotonic(), len(ids))
+                    tokens += len(ids)
                     llm.add_request(name, {"prompt_token_ids": list(ids)}, params)
                 for output in self._step() if running else ():
                     if output.finished:
-                        item, since = running.pop(output.request_id)
+                        item, since, size = running.pop(output.request_id)
+                        tokens -= size
                         yield item, output, time.monotonic() - since
         finally:
             if running and self._llm is not None:
                 llm.abort_request(list(running))
+
+    def _look_ahead(self) -> tuple[int, int]:
+        """(requests, prompt tokens) that may be in flight: twice what the engine can work on, so that it never waits.
+
+        Prompts in flight are lists of Python integers, here and in the engine's process: about 36 bytes a token.
+        """
+        config = self._llm.vllm_config
+        requests = 2 * (self.options.max_num_seqs or config.scheduler_config.max_num_seqs)
+        cache = (config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size
+        return requests, min(_MOST_IN_FLIGHT, 2 * max(cache, self.max_model_len))
 
     def _step(self) -> list[Any]:
         try:

@@ -6,9 +6,11 @@ is not there, a length too small for a task, a prompt that does not fit.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness import benchmarks, context
 from harness.asks import Ask
@@ -55,14 +57,43 @@ class Plan:
 
     def setup(self, model: str) -> Setup:
         """What the samples of a model are made from."""
-        config = self.config
-        tokenizer = Tokenizer(self.models[model].tokenizer_dir)
+        config, directory = self.config, self.models[model].tokenizer_dir
+        tokenizer = _tokenizer(directory, tokenizer_sha256(directory))
         return Setup(tokenizer, self.data, config.seed, config.chat_template, config.thinking)
 
     def check(self) -> None:
         """Raise one GatedevalError that lists every refusal."""
         if self.refusals:
             raise GatedevalError("\n".join(["the plan cannot be run:", *(f"  - {r}" for r in self.refusals)]))
+
+
+@functools.lru_cache(maxsize=4)
+def _tokenizer(directory: Path, sha256: str) -> Tokenizer:
+    """The tokenizer of a directory, loaded once as long as its files are the same."""
+    return Tokenizer(directory)
+
+
+class _Counter(Tokenizer):
+    """A tokenizer that counts without importing transformers (with torch, seconds), for plans.
+
+    Ids are those that RULER's generator counts by, which are the ones that are sent. What else it is asked for, such as
+    chat rendering, is the full tokenizer's.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from tasks import ruler
+
+        self.directory = directory
+        self._ruler = ruler.load_tokenizer(directory)
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "hf":
+            raise AttributeError(name)
+        return _tokenizer(self.directory, tokenizer_sha256(self.directory)).hf
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The ids of `text` as the model is sent them."""
+        return self._ruler.encode(text) if special else self._ruler.plain(text)
 
 
 def build(config: Config) -> Plan:
@@ -154,7 +185,8 @@ def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: 
 
 def _count(plan: Plan, label: str, benchmark: Benchmark, cell: Cell) -> tuple[int, int]:
     """(prompt tokens of all samples, longest prompt plus answer) of a benchmark without lengths, by its prompts."""
-    setup = plan.setup(label)
+    config, counter = plan.config, _Counter(plan.models[label].tokenizer_dir)
+    setup = Setup(counter, plan.data, config.seed, config.chat_template, config.thinking)
     total = longest = 0
     for job in benchmarks.jobs(benchmark, cell, setup, 0):
         sizes = list(_sizes(setup.tokenizer, job.ask))
@@ -167,6 +199,8 @@ def _sizes(tokenizer: Tokenizer, ask: Ask) -> Iterator[tuple[int, int]]:
     """(prompt tokens, answer tokens) of every request that `ask` comes to."""
     if ask.prompt is not None:
         yield len(tokenizer.encode(ask.prompt)), ask.max_tokens
+    alone: dict[str, int] = {}  # options mostly share one context
     for ctx, continuation in ask.pairs:
-        whole, prompt = len(tokenizer.encode(ctx + continuation)), len(tokenizer.encode(ctx))
-        yield prompt, max(1, whole - prompt)
+        if ctx not in alone:
+            alone[ctx] = len(tokenizer.encode(ctx))
+        yield alone[ctx], max(1, len(tokenizer.encode(ctx + continuation)) - alone[ctx])

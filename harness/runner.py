@@ -1,41 +1,44 @@
 """One pass over a plan: every model's engine once, every context setting in it, every sample handed to the store.
 
-A sample is written as it finishes; what is already in the run with the same content hash is not asked again. A cell
-that breaks is recorded with its error and the others go on.
+Samples are made ahead by a process of their own (`feeding`); an answer is written as it finishes; what is already in
+the run with the same content hash is not asked again. A cell that breaks is recorded with its error and the others go
+on.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import benchmarks
-from harness.asks import Asker
-from harness.benchmarks import Job, answer_text
+from harness.benchmarks import answer_text
 from harness.choosing import Choice, EngineError, Question
 from harness.engine import Completion, Engine, Prompt
+from harness.feeding import Feed
+from harness.making import Begun, Broken, Done, Found, Owed, Work
 from harness.manifest import manifest
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.store import Store
-from harness.tokenizer import Tokenizer
 from harness.types import Cell, ContextSetting, GatedevalError, Sample
-
-_ENDS = 300  # characters of a prompt's head and tail that are stored
 
 
 @dataclass
 class Tally:
-    """What a run did: samples asked, found finished, done again because their content changed, and failed cells."""
+    """What a run did: samples asked, found finished, done again because their content changed, and failed cells.
+
+    `sent_tokens` and `cached_tokens`: prompt tokens of the answers, and those of them found in the prefix cache.
+    """
 
     asked: int = 0
     reused: int = 0
     redone: int = 0
     failed: list[str] = field(default_factory=list)
+    sent_tokens: int = 0
+    cached_tokens: int = 0
 
 
 def run(plan: Plan, path: Path, *, progress: Progress | None = None) -> tuple[str, Tally]:
@@ -46,35 +49,20 @@ def run(plan: Plan, path: Path, *, progress: Progress | None = None) -> tuple[st
     """
     plan.check()
     progress = progress or Progress(plan)
-    tally = Tally()
-    with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress:
+    with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress, Feed(plan) as feed:
+        work = _Pass(plan, store, progress, feed)
         for label in plan.models:
-            _run_model(plan, label, store, progress, tally)
+            work.model(label)
         state = store.finish()
-    return state, tally
-
-
-def _run_model(plan: Plan, label: str, store: Store, progress: Progress, tally: Tally) -> None:
-    """All cells of one model. Its engine is started when the first sample is owed, and again after each death."""
-    waiting = {s.label: plan.of(label, s.label) for s in plan.config.contexts}
-    while any(waiting.values()):
-        settings = [s for s in plan.config.contexts if waiting[s.label]]
-        live = _LiveEngine(plan, label, settings, store, progress)
-        try:
-            for setting in settings:
-                _run_cells(plan, live, setting, waiting, store, progress, tally)
-        except EngineDiedAtStart as error:
-            for cell in (c for cells in waiting.values() for c in cells):
-                _fail(store, cell, str(error), tally, progress)
-            return
-        except EngineError as error:  # `waiting` no longer holds the cells that it died on
-            progress.say(f"{label}: {error}; going on with the other cells")
-        finally:
-            live.close()
+    return state, work.tally
 
 
 class EngineDiedAtStart(EngineError):
     """vLLM could not start on the model: none of its cells can be had."""
+
+
+class ScoreError(GatedevalError):
+    """A response that cannot be scored: the cell fails, since leaving the sample out would be a silent wrong number."""
 
 
 class _LiveEngine:
@@ -94,13 +82,17 @@ class _LiveEngine:
                 self.engine = Engine(self.plan.models[self.label].model, self.settings, self.plan.config.engine)
             except EngineError as error:
                 raise EngineDiedAtStart(str(error)) from error
-            models = dict(self.store.manifest["models"])
-            models[self.label] = {**models[self.label], "engine": self.engine.facts}
-            self.store.update_manifest(models=models)
+            self.note({"engine": self.engine.facts})
             self.progress.resume()
         if self.engine.setting != setting:
             self.engine.set_context(setting)
         return self.engine
+
+    def note(self, facts: dict[str, Any]) -> None:
+        """Put facts about the model into the manifest."""
+        models = dict(self.store.manifest["models"])
+        models[self.label] = {**models[self.label], **facts}
+        self.store.update_manifest(models=models)
 
     def close(self) -> None:
         """Stop it, if it runs."""
@@ -108,108 +100,143 @@ class _LiveEngine:
             self.engine.close()
 
 
-@dataclass(frozen=True)
-class _Open:
-    """A sample that the engine is working on."""
+class _Pass:
+    """The state of one pass: what is left of which model, and what the engine is working on."""
 
-    cell: Cell
-    job: Job
-    tokens: int
-    digest: str
-    asked: dict[str, Any]  # what is stored about the prompt
+    def __init__(self, plan: Plan, store: Store, progress: Progress, feed: Feed) -> None:
+        self.plan, self.store, self.progress, self.feed = plan, store, progress, feed
+        self.tally = Tally()
+        self.waiting = {(m, s.label): plan.of(m, s.label) for m in plan.models for s in plan.config.contexts}
+        self.opened: dict[Any, Owed] = {}  # samples that the engine is working on
+        self.broken: set[Cell] = set()  # cells of the present setting that failed
+        self._works: dict[tuple[str, str], Work] = {}
 
-
-def _run_cells(
-    plan: Plan,
-    live: _LiveEngine,
-    setting: ContextSetting,
-    waiting: dict[str, list[Cell]],
-    store: Store,
-    progress: Progress,
-    tally: Tally,
-) -> None:
-    """The cells of one context setting as one stream of requests, long prompts first."""
-    cells = sorted(waiting[setting.label], key=lambda c: -c.length)
-    opened: dict[Any, _Open] = {}
-    broken: set[Cell] = set()
-
-    def fail(cell: Cell, error: Exception) -> None:
-        broken.add(cell)
-        _fail(store, cell, str(error), tally, progress)
-
-    owed = _owed(plan, setting, cells, store, progress, tally, opened, fail)
-    thinking = plan.config.thinking
-    try:
-        first = next(owed, None)
-        answers = live.under(setting).answer(itertools.chain([first], owed)) if first is not None else iter(())
-        for answer in answers:
-            item = opened.pop(answer.key)
-            if item.cell in broken:
-                continue
+    def model(self, label: str) -> None:
+        """All cells of one model. Its engine is started when the first sample is owed, and again after each death."""
+        before = (self.tally.sent_tokens, self.tally.cached_tokens)
+        while settings := [s for s in self.plan.config.contexts if self.waiting[label, s.label]]:
+            live = _LiveEngine(self.plan, label, settings, self.store, self.progress)
             try:
-                store.append(item.cell, _sample(item, answer, thinking))
-                progress.advance(item.cell, item.tokens, answer.tokens if isinstance(answer, Completion) else 1)
-            except ScoreError as error:
-                fail(item.cell, error)
-    except EngineDiedAtStart:
-        raise
-    except EngineError as error:
-        for cell in {item.cell for item in opened.values()} - broken:
-            fail(cell, error)
-        waiting[setting.label] = [c for c in cells if c not in broken and not _complete(store, c)]
-        raise
-    for cell in set(cells) - broken:
-        store.clear_failure(cell)
-    waiting[setting.label] = []
+                for setting in settings:
+                    self._setting(live, label, setting)
+                self._say_cached(live, *before)
+            except EngineDiedAtStart as error:
+                for setting in settings:
+                    for cell in self.waiting[label, setting.label]:
+                        self._fail(cell, str(error))
+                return
+            except EngineError as error:  # `waiting` no longer holds the cells that it died on
+                self.progress.say(f"{label}: {error}; going on with the other cells")
+            finally:
+                live.close()
 
+    def _say_cached(self, live: _LiveEngine, sent_before: int, cached_before: int) -> None:
+        sent, cached = self.tally.sent_tokens - sent_before, self.tally.cached_tokens - cached_before
+        if sent and live.engine is not None:
+            live.note({"engine": {**live.engine.facts, "prompt_tokens": sent, "cached_tokens": cached}})
+            self.progress.say(f"{live.label}: {cached / sent:.0%} of {sent:,} prompt tokens came from the prefix cache")
 
-def _owed(
-    plan: Plan,
-    setting: ContextSetting,
-    cells: list[Cell],
-    store: Store,
-    progress: Progress,
-    tally: Tally,
-    opened: dict[Any, _Open],
-    fail: Callable[[Cell, Exception], None],
-) -> Iterator[Prompt | Question]:
-    """Requests for the samples of `cells` that the run does not hold yet; what is sent is entered in `opened`."""
-    if not cells:
-        return
-    label = cells[0].model
-    planned, fingerprint = plan.models[label], store.manifest["models"][label]["fingerprint"]
-    limit = planned.max_lengths[setting.label]
-    setup = plan.setup(label)
-    asker = Asker(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
-    for cell in cells:
-        progress.enter(cell)
-        known, hashes = store.known(cell), {}
+    def _setting(self, live: _LiveEngine, label: str, setting: ContextSetting) -> None:
+        """The cells of one context setting as one stream of requests, long prompts first."""
+        key = (label, setting.label)
+        cells = self.waiting[key]
+        self.opened, self.broken = {}, set()
+        if not cells:
+            return
+        work = self._work(key)
+        self.feed.begin(work)
+        owed = self._owed(key)
         try:
-            for job in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
-                request = asker.request(job.ask)
-                tokens, digest = _prompt_tokens(request), asker.sample_hash(request, fingerprint)
-                hashes[job.id] = digest
-                if digest in known.get(job.id, ()):
-                    tally.reused += 1
-                    progress.advance(cell, tokens, 0, reused=True)
-                    continue
-                tally.redone += job.id in known
-                tally.asked += 1
-                asked = {"prompt_hash": asker.prompt_hash(request), "prompt": _excerpt(setup.tokenizer, job, request)}
-                opened[job.ask.key] = _Open(cell, job, tokens, digest, asked)
-                yield request
-            store.expect(cell, hashes)
-        except GatedevalError as error:
-            fail(cell, error)
+            if self._surely_owed(work):
+                live.under(setting)  # started while the first samples are made
+            first = next(owed, _NOTHING)
+            if first is not _NOTHING:
+                for answer in live.under(setting).answer(itertools.chain([first], owed)):  # type: ignore[list-item]
+                    self._answered(answer)
+        except EngineDiedAtStart:
+            raise
+        except EngineError as error:
+            for cell in {item.cell for item in self.opened.values()} - self.broken:
+                self._fail(cell, str(error))
+            self.waiting[key] = [c for c in cells if c not in self.broken and not self._complete(c)]
+            raise
+        finally:
+            owed.close()
+        for cell in set(cells) - self.broken:
+            self.store.clear_failure(cell)
+        self.waiting[key] = []
+
+    def _owed(self, key: tuple[str, str]) -> Generator[Prompt | Question | None]:
+        """Requests for the samples that the run does not hold yet; what is sent is entered in `opened`.
+
+        None: the next one is still being made.
+        """
+        for event in self.feed.events(self._work(key), busy=lambda: bool(self.opened)):
+            match event:
+                case None:
+                    yield None
+                case Begun(cell):
+                    self.progress.enter(cell)
+                case Found(cell, tokens):
+                    self.tally.reused += 1
+                    self.progress.advance(cell, tokens, 0, reused=True)
+                case Owed():
+                    self.tally.asked += 1
+                    self.tally.redone += event.redone
+                    self.opened[event.request.key] = event
+                    yield event.request
+                case Done(cell, hashes):
+                    self.store.expect(cell, hashes)
+                case Broken(cell, error):
+                    self._fail(cell, error)
+        following = list(self.waiting)[list(self.waiting).index(key) + 1 :]
+        if coming := next((k for k in following if self.waiting[k]), None):
+            self.feed.begin(self._work(coming))  # made while the engine still answers
+
+    def _work(self, key: tuple[str, str]) -> Work:
+        """What is to be made for one model and setting: one object as long as its cells are the same."""
+        label, setting = key
+        cells = tuple(sorted(self.waiting[key], key=lambda c: -c.length))
+        if key not in self._works or self._works[key].cells != cells:
+            known = {cell: self.store.known(cell) for cell in cells}
+            fingerprint = self.store.manifest["models"][label]["fingerprint"]
+            self._works[key] = Work(label, setting, cells, fingerprint, known)
+        return self._works[key]
+
+    def _surely_owed(self, work: Work) -> bool:
+        """Whether the run has fewer samples than are planned: the engine is needed, whatever the hashes will be."""
+        return any(len(work.known[cell]) < (self.store.planned(cell) or 0) for cell in work.cells)
+
+    def _answered(self, answer: Completion | Choice) -> None:
+        """Score one answer and hand it to the store."""
+        item = self.opened.pop(answer.key)
+        self.tally.sent_tokens += answer.sent_tokens
+        self.tally.cached_tokens += answer.cached_tokens
+        if item.cell in self.broken:
+            return
+        try:
+            self.store.append(item.cell, _sample(item, answer, self.plan.config.thinking))
+            self.progress.advance(item.cell, item.tokens, answer.tokens if isinstance(answer, Completion) else 1)
+        except ScoreError as error:
+            self._fail(item.cell, str(error))
+
+    def _complete(self, cell: Cell) -> bool:
+        planned = self.store.planned(cell)
+        return planned is not None and len(self.store.done(cell)) >= planned
+
+    def _fail(self, cell: Cell, error: str) -> None:
+        self.broken.add(cell)
+        self.store.fail(cell, error)
+        self.tally.failed.append(cell.key)
+        self.progress.say(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}: failed: {error}")
 
 
-class ScoreError(GatedevalError):
-    """A response that cannot be scored: the cell fails, since leaving the sample out would be a silent wrong number."""
+_NOTHING = object()
 
 
-def _sample(item: _Open, answer: Completion | Choice, thinking: bool) -> Sample:
+def _sample(item: Owed, answer: Completion | Choice, thinking: bool) -> Sample:
     """The line that is stored for one finished sample."""
-    job, extra = item.job, {**item.asked, **item.job.extra}
+    job, extra = item.job, {**item.asked, **item.job.extra, "cached_tokens": answer.cached_tokens}
     if isinstance(answer, Choice):
         text, tokens, reason = "", 0, "choose"
         response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
@@ -235,31 +262,3 @@ def _sample(item: _Open, answer: Completion | Choice, thinking: bool) -> Sample:
         seconds=round(answer.seconds, 4),
         extra=extra,
     )
-
-
-def _prompt_tokens(request: Prompt | Question) -> int:
-    """Tokens of the prompt as sent; of the longest option where options are compared."""
-    if isinstance(request, Prompt):
-        return len(request.ids)
-    return max(len(ctx) + len(continuation) for ctx, continuation in request.options)
-
-
-def _excerpt(tokenizer: Tokenizer, job: Job, request: Prompt | Question) -> dict[str, Any]:
-    """What a person wants to see of a prompt that may be 128K tokens long: its ends, and what surrounds each needle."""
-    text = job.ask.prompt if job.ask.prompt is not None else job.ask.pairs[0][0]
-    needles: list[str] = []
-    if isinstance(request, Prompt):
-        ids, marks = request.ids, job.extra.get("ruler", {}).get("evidence_tokens", [])[:8]
-        needles = [tokenizer.decode(ids[max(0, at - 8) : at + 32]) for at in marks]
-    return {"head": text[:_ENDS], "tail": text[-_ENDS:] if len(text) > _ENDS else "", "needles": needles}
-
-
-def _complete(store: Store, cell: Cell) -> bool:
-    planned = store.planned(cell)
-    return planned is not None and len(store.done(cell)) >= planned
-
-
-def _fail(store: Store, cell: Cell, error: str, tally: Tally, progress: Progress) -> None:
-    store.fail(cell, error)
-    tally.failed.append(cell.key)
-    progress.say(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}: failed: {error}")

@@ -136,6 +136,90 @@ def test_one_token_too_many_is_an_error_that_counts_it(engine: Engine) -> None:
     assert after.tokens == 2
 
 
+def test_a_request_that_is_not_ready_holds_nothing_up(engine: Engine) -> None:
+    """None among the requests: the engine goes on with what it has, and asks again."""
+    first, second = Prompt("first", PROMPT[:40], 3), Prompt("second", PROMPT[:50], 3)
+    answered: list[object] = []
+
+    def requests() -> Iterator[Prompt | None]:
+        yield None
+        yield first
+        while not answered:
+            yield None
+        yield second
+
+    for answer in engine.answer(requests()):
+        answered.append(answer.key)  # noqa: PERF401 - the generator looks at it
+    assert answered == ["first", "second"]
+
+
+def test_requests_of_a_question(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four single-token options over one context, as in MMLU, are one request of one token."""
+    sent: list[int] = []
+    add = engine._llm.add_request
+
+    def counted(name: str, prompt: dict, params: object) -> str:
+        sent.append(len(prompt["prompt_token_ids"]))
+        return add(name, prompt, params)
+
+    monkeypatch.setattr(engine._llm, "add_request", counted)
+    ctx = tuple(PROMPT[:200])
+    [choice] = engine.choose([Question("mmlu", tuple((ctx, (token,)) for token in (65, 66, 67, 68)))])
+    assert sent == [200]
+    assert choice.sent_tokens == 200
+    sent.clear()
+    list(engine.choose([Question("longer", ((ctx, (5, 6)), (ctx, (5, 7)), (ctx, (8, 9))))]))
+    assert sorted(sent) == [200, 201, 201]  # the context, then one node for each first token
+
+
+def test_look_ahead_is_bounded_by_tokens(engine: Engine) -> None:
+    """No list of all prompts: requests are taken as the engine has room, also where single ones are long."""
+    taken = 0
+
+    def requests() -> Iterator[Prompt]:
+        nonlocal taken
+        for number in range(40):
+            taken += 1
+            yield Prompt(number, PROMPT[:100], 1)
+
+    engine._look_ahead = lambda: (1000, 450)  # type: ignore[method-assign]
+    try:
+        answers = engine.generate(requests())
+        next(answers)
+        assert taken <= 6 + 5  # at most five in flight, topped up as they finish
+        assert 1 + len(list(answers)) == taken == 40
+    finally:
+        del engine._look_ahead
+    requests_ahead, tokens_ahead = engine._look_ahead()
+    assert requests_ahead >= 2
+    assert engine.max_model_len <= tokens_ahead <= 8_000_000
+
+
+def test_deepest_first_finds_the_shared_haystack_in_the_cache(engine: Engine, checkpoint: Path, shared: Path) -> None:
+    """niah_single_2: at most 60 % of the prompt tokens are computed, and answers are the same in any order."""
+    from harness.ordering import deepest_first
+    from tasks import ruler
+
+    engine.set_context(YARN)
+    tokenizer = ruler.load_tokenizer(checkpoint)
+    samples = ruler.generate("niah_single_2", tokenizer=tokenizer, length=4096, samples=16, data=shared / "data")
+    prompts = [Prompt(s.row, tokenizer.encode(s.prompt), 8) for s in samples]
+    order = deepest_first([p.ids for p in prompts])
+    assert order is not None
+    assert order != list(range(16))
+    answers, computed = [], []
+    for these in ([prompts[i] for i in order], prompts):
+        engine.set_context(YARN)  # forgets the prefix cache
+        done = {a.key: a for a in engine.generate(these)}
+        answers.append({key: a.token_ids for key, a in done.items()})
+        computed.append(sum(a.sent_tokens - a.cached_tokens for a in done.values()))
+    total = sum(len(p.ids) for p in prompts)
+    assert total == sum(a.sent_tokens for a in done.values())
+    assert computed[0] <= 0.6 * total
+    assert computed[0] <= computed[1]
+    assert answers[0] == answers[1]
+
+
 def test_finish_reason_tells_a_cut_answer(engine: Engine) -> None:
     [cut] = engine.generate([Prompt("q", PROMPT[:33], 5)])
     assert (cut.finish_reason, cut.tokens) == ("length", 5)
