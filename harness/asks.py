@@ -60,8 +60,8 @@ class Asker:
             context_ids, continuation_ids = self.pair(ctx, continuation, alone)
             if not continuation_ids:  # its log-likelihood would be 0, the best there is
                 raise GatedevalError(
-                    f"{ask.key}: option {continuation!r} has no token of its own: this tokenizer merges it with the end of"
-                    " the prompt, so options cannot be compared; leave the task out for this model"
+                    f"{ask.key}: option {continuation!r} has no token of its own: this tokenizer merges it with the end"
+                    " of the prompt, so options cannot be compared; leave the task out for this model"
                 )
             self._check(len(context_ids), len(continuation_ids), ask.key)
             options.append((tuple(context_ids), tuple(continuation_ids)))
