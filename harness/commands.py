@@ -21,6 +21,7 @@ STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
 @click.option("--model", help="Whose numbers (style lm_eval, where a run has several models).")
 @click.option("--context", help="Under which context setting (style lm_eval).")
 @click.option("--partial", is_flag=True, help="Average over the tasks that are there, where some are missing.")
+@click.option("--intervals", is_flag=True, help="Every score's 95% interval, instead of its change (style table5).")
 @click.option("--standalone", is_flag=True, help="LaTeX: a whole document that compiles as it is.")
 def table(
     run: Path,
@@ -32,6 +33,7 @@ def table(
     model: str | None,
     context: str | None,
     partial: bool,
+    intervals: bool,
     standalone: bool,
 ) -> None:
     """Print the table of the run directory RUN."""
@@ -47,6 +49,7 @@ def table(
         model=model,
         context=context,
         allow_partial=partial,
+        intervals=intervals,
         standalone=standalone,
     )
     print(text, end="")

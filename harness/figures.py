@@ -13,8 +13,7 @@ import numpy as np
 
 from harness.report.svg import COLOURS
 from harness.store import Store
-from harness.tables.curves import Curve, Grid, curves, difference_grid, ruler_lengths, task_grid
-from harness.tables.delta import choose
+from harness.tables.curves import Curve, Grid, curves, grids_of, ruler_lengths
 from harness.tables.frames import labels
 from harness.tables.layout import length_title
 from harness.types import GatedevalError
@@ -48,9 +47,10 @@ def length_figure(found: Sequence[Curve], lengths: list[int], models: list[str])
     figure = Figure(figsize=(COLUMN * min(2, len(contexts)), 2.2), layout="constrained")
     panels = figure.subplots(1, len(contexts), sharey=True, squeeze=False)[0]
     for panel, context in zip(panels, contexts, strict=True):
-        for curve in (c for c in found if c.context == context):
+        own = [c for c in found if c.context == context]
+        for i, curve in enumerate(own):
             kind = models.index(curve.model)
-            places = np.array([lengths.index(n) for n in curve.lengths]) + (kind - (len(models) - 1) / 2) * 0.06
+            places = np.array([lengths.index(n) for n in curve.lengths]) + (i - (len(own) - 1) / 2) * 0.06
             score = np.array(curve.scores)
             bars = np.maximum(0, [score - curve.lows, np.array(curve.highs) - score])
             panel.errorbar(
@@ -67,7 +67,15 @@ def length_figure(found: Sequence[Curve], lengths: list[int], models: list[str])
         panel.set(title=context, xlabel="length (tokens)", ylim=(0, 102), xlim=(-0.4, len(lengths) - 0.6))
         panel.grid(axis="y", linewidth=0.4, alpha=0.5)
     panels[0].set_ylabel("RULER score")
-    panels[0].legend(frameon=False)
+    handles: dict[str, Any] = {}
+    for panel in panels:  # a model need not be in every panel
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    lines, names = list(handles.values()), list(handles)
+    if len(contexts) == 1:
+        panels[0].legend(lines, names, frameon=False)
+    else:
+        figure.legend(lines, names, frameon=False, loc="outside lower center", ncols=min(3, len(names)))
     return figure
 
 
@@ -143,20 +151,15 @@ def _figures(store: Store, baseline: str | None, candidate: str | None) -> list[
     models, found = labels(store, "models"), curves(store)
     if not found:
         raise GatedevalError(f"{store.path} has no RULER average to draw: `gatedeval table` says what is missing")
+    found = [c for c in found if len(c.lengths) > 1] or found  # a single point is no curve: the table has it
     figures = [("score_vs_length", length_figure(found, ruler_lengths(store), models))]
-    try:
-        pair = choose(store, baseline, candidate)
-    except GatedevalError:
-        if baseline is not None or candidate is not None:
-            raise
-        pair = None
     number = 0
-    for context in labels(store, "contexts"):
-        grids = {m: grid for m in models if (grid := task_grid(store, m, context)) is not None}
+    for _, grids, differences in grids_of(store, baseline, candidate):
         for grid in grids.values():
             number += 1
             figures.append((f"tasks_{number}", heat_figure(grid)))
-        if pair is not None and pair[0] in grids and pair[1] in grids:
-            change = difference_grid(grids[pair[0]], grids[pair[1]])
-            figures.append((f"difference_{number}", heat_figure(change, difference=True)))
+        figures += [
+            (f"difference_{number}" + (f"_{i}" if i else ""), heat_figure(change, difference=True))
+            for i, change in enumerate(differences)
+        ]
     return figures

@@ -21,8 +21,8 @@ from harness.report.heat import heat_table, ink
 from harness.report.samples import browser_data
 from harness.store import Store
 from harness.store.files import to_line
-from harness.tables.curves import Grid, curves, difference_grid, needle_grid, task_grid
-from harness.types import Cell
+from harness.tables.curves import Grid, curves, difference_grid, grids_of, needle_grid, task_grid
+from harness.types import Cell, GatedevalError
 from tests.sample_runs import answer, config, sample, table5_cells, write_run
 
 EVIL = "<script>window.evil = 1</script></style></script><img src=x onerror='window.evil = 1'> & \"quoted\""
@@ -116,6 +116,25 @@ def test_no_depths_no_needle_grid(tmp_path: Path) -> None:
         store.append(cell, sample(0, {"score": 1.0}))
         assert needle_grid(store, "m", "c", "niah_single_1") is None
         assert 'id="needles"' not in report(store)
+
+
+def test_every_model_is_mapped_against_the_first_of_its_context(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", config(models=("a", "b", "c"), lengths=(4096, 8192)), n=3)
+    store = Store.read(run)
+    titles = [[g.title for g in differences] for _, _, differences in grids_of(store)]
+    assert titles == [["b minus a, 8k", "c minus a, 8k"], ["b minus a, YaRN", "c minus a, YaRN"]]
+    assert [[g.title for g in d] for _, _, d in grids_of(store, "b", "c")] == [["c minus b, 8k"], ["c minus b, YaRN"]]
+    with pytest.raises(GatedevalError, match="no model 'nobody'"):
+        list(grids_of(store, "nobody"))
+    page = report(store)
+    assert page.count("minus a, YaRN") == 2
+    assert re.search(r"<td class=text>a</td><td class=text>YaRN</td><td>(&lt; 4K|4K|8K)</td><td>[\d.]+</td>", page)
+
+
+def test_needle_grids_fold_away(run: Path) -> None:
+    page = report(Store.read(run))
+    assert page.count("<details open><summary>niah_") == 1
+    assert page.count("<details><summary>niah_") == len([t for t in RULER_TASKS if t.startswith("niah_")]) - 1
 
 
 def test_a_missing_field_is_a_dash_and_never_a_colour() -> None:

@@ -94,6 +94,63 @@ def test_the_drop_is_against_the_same_models_first_unextended_context(run: Path)
         assert yarn["RULER 16K"].drop is None, "nothing to compare with"
 
 
+def staged(tmp_path: Path) -> Store:
+    """Models that are planned under contexts of their own, with fewer samples at the longer lengths."""
+    settings = {
+        "models": [{"label": m} for m in ("a (short)", "b (short)", "a", "b")],
+        "contexts": [
+            {"label": "base 10K", "rope_theta": 1e4, "max_length": 256},
+            {"label": "base 1M", "rope_theta": 1e6, "max_length": 2048},
+            {"label": "YaRN", "rope_theta": 1e6, "yarn": {"factor": 4}, "max_length": 8192},
+        ],
+        "benchmarks": [{"ruler": ["vt"], "lengths": [256, 8192]}],
+    }
+    planned = {256: 100, 8192: 10}
+    cells: dict[Cell, int | None] = {}
+    for model, contexts in (("short", ["base 10K"]), ("", ["base 1M", "YaRN"])):
+        for context, name in ((c, n) for c in contexts for n in ("a", "b")):
+            for length in (256, 8192) if context == "YaRN" else (256,):
+                cells[Cell(f"{name} (short)" if model else name, context, "ruler", "vt", length)] = planned[length]
+    with Store.open(tmp_path / "staged", {"config": settings}, cells=cells) as store:
+        for cell, n in cells.items():
+            for i in range(n or 0):
+                right = i % 10 < (9 if cell.model.startswith("b") else 4)
+                score = {"score": float(right)}
+                store.append(cell, sample(i, score, prompt=f"{cell.length} {i}", finish_reason="length"))
+        store.finish()
+    return Store.read(tmp_path / "staged")
+
+
+def test_models_under_contexts_of_their_own(tmp_path: Path) -> None:
+    """The drop is against the model's own first context, the test against the context's own first model."""
+    table = table5(staged(tmp_path))
+    assert row(table, "a", "YaRN")["RULER 1/13 256"].drop == pytest.approx(0.0)
+    assert row(table, "b (short)", "base 10K")["RULER 1/13 256"].marks == "▲"
+    assert row(table, "b", "base 1M")["RULER 1/13 256"].marks == "▲"
+    assert row(table, "b", "YaRN")["RULER 1/13 256"].marks == "▲"
+    assert row(table, "b", "YaRN")["RULER 1/13 8K"].marks == "", "ten samples cannot show it"
+    assert any("▲ above, ▼ below a (short) or a under" in line for line in table.caption)
+    only = table5(staged(tmp_path), baseline="a")
+    assert row(only, "b (short)", "base 10K")["RULER 1/13 256"].marks == "", "a is not planned there"
+    assert row(only, "b", "YaRN")["RULER 1/13 256"].marks == "▲"
+
+
+def test_different_sample_counts_are_told_by_length_and_seen_in_the_intervals(tmp_path: Path) -> None:
+    table = table5(staged(tmp_path), intervals=True)
+    assert any("samples per task: 100 at 256; 10 at 8192" in line for line in table.caption)
+    assert any("in brackets the 95% interval" in line for line in table.caption)
+    wide, narrow = (row(table, "b", "YaRN")[f"RULER 1/13 {n}"] for n in ("8K", "256"))
+    for entry, n in ((narrow, 100), (wide, 10)):
+        expected = stats.wilson(0.9 * n, n)
+        assert entry.interval == pytest.approx((100 * expected.low, 100 * expected.high))
+        assert entry.parenthesis == f"[{100 * expected.low:.1f}, {100 * expected.high:.1f}]"
+
+
+def test_answers_that_are_cut_everywhere_are_told_by_task(tmp_path: Path) -> None:
+    (line,) = [x for x in table5(staged(tmp_path)).caption if "token budget" in x]
+    assert line.endswith("more than 1% of samples: vt up to 100% (in 8 of 8 cells).")
+
+
 def test_a_missing_task_blocks_the_average_unless_asked_for(run: Path, tmp_path: Path) -> None:
     copy = write_run(tmp_path / "r", config(lengths=(4096, 8192)), skill=skill)
     with_missing(copy, Cell("gated", "8k", "ruler", "cwe", 4096))

@@ -49,12 +49,14 @@ def export_run(
     standalone: bool = False,
     model: str | None = None,
     context: str | None = None,
+    intervals: bool = False,
 ) -> str:
     """The run at `path` as text. Raises GatedevalError for what the run cannot give.
 
     `reference`: "paper", or a CSV file (table5 only). `baseline`, `candidate`: labels of the models to compare
-    (table5: whom the marks are against; delta: both). `model`, `context`: whose numbers (lm_eval only). What is
-    missing stands in the caption; for CSV, which has none, on stderr.
+    (table5: whom the marks are against; delta: both). `model`, `context`: whose numbers (lm_eval only). `intervals`:
+    95% intervals instead of changes (table5 only). What is missing stands in the caption; for CSV, which has none, on
+    stderr.
     """
     if style not in STYLES:
         raise GatedevalError(f"unknown style {style!r}; choose one of {', '.join(STYLES)}")
@@ -62,6 +64,8 @@ def export_run(
         raise GatedevalError(f"unknown format {fmt!r}; choose one of {', '.join(FORMATS)}")
     if reference is not None and style != "table5":
         raise GatedevalError(f"--reference goes with --style table5, not with {style}")
+    if intervals and style != "table5":
+        raise GatedevalError(f"--intervals goes with --style table5, not with {style}")
     store = Store.read(Path(path))
     if style == "samples":
         return _samples(store, fmt)
@@ -75,6 +79,7 @@ def export_run(
             allow_partial=allow_partial,
             baseline=baseline,
             reference=None if reference is None else load_reference(reference),
+            intervals=intervals,
         )
     elif style == "tasks":
         table = tasks_table(store)

@@ -11,13 +11,12 @@ from harness.report.heat import heat_table
 from harness.report.samples import browser_data
 from harness.report.svg import curve_chart, legend
 from harness.report.sweepmap import sweep_svg
+from harness.stats import RULER_THRESHOLD
 from harness.store import Store
 from harness.store.files import write_atomic
 from harness.tables import table5
-from harness.tables.curves import curves, difference_grid, needle_grid, ruler_lengths, task_grid
-from harness.tables.delta import choose
+from harness.tables.curves import curves, grids_of, needle_grid, reach, ruler_lengths
 from harness.tables.frames import labels
-from harness.types import GatedevalError
 
 _FILTERS = """
 <form id="filters" aria-label="Filter samples">
@@ -112,34 +111,52 @@ def _about(store: Store) -> str:
 def _charts(store: Store) -> str:
     found, models, lengths = curves(store), labels(store, "models"), ruler_lengths(store)
     figures = []
+    found = [c for c in found if len(c.lengths) > 1] or found  # a single point is in the table already
     for context in dict.fromkeys(c.context for c in found):
         chart = curve_chart([c for c in found if c.context == context], lengths, models, f"RULER, {context}")
         figures.append(f"<figure><figcaption>{escape(context)}</figcaption>{chart}</figure>")
     if not figures:
         return ""
-    return f'{legend(models)}<div class="charts">{"".join(figures)}</div><p class="soft">Bars are 95% intervals.</p>'
+    rows = "".join(
+        f"<tr><td class=text>{escape(c.model)}</td><td class=text>{escape(c.context)}</td>"
+        f"<td>{escape(effective)}</td><td>{area}</td></tr>"
+        for c in found
+        for effective, area in [reach(c)]
+    )
+    shown = [m for m in models if any(c.model == m for c in found)]
+    return (
+        f'{legend(models, shown)}<div class="charts">{"".join(figures)}</div>'
+        '<p class="soft">Bars are 95% intervals.</p>'
+        "<div class=scroll><table class=plain><thead><tr><th class=text>model</th><th class=text>context</th>"
+        f"<th>effective length</th><th>mean height</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        f'<p class="soft">Effective length: the longest whose score is above {RULER_THRESHOLD} (Llama-2-7B at 4K), '
+        "RULER's own bar. Mean height: of the curve over log2(length); comparable between curves over the same "
+        "lengths.</p>"
+    )
 
 
 def _maps(store: Store, baseline: str | None, candidate: str | None) -> str:
-    models, out = labels(store, "models"), []
-    try:
-        pair = choose(store, baseline, candidate)
-    except GatedevalError:  # one model, or more than two and none named: no difference to map
-        if baseline is not None or candidate is not None:
-            raise
-        pair = None
-    for context in labels(store, "contexts"):
-        grids = {model: grid for model in models if (grid := task_grid(store, model, context)) is not None}
-        out += [f'<div class="scroll">{heat_table(grid)}</div>' for grid in grids.values()]
-        if pair is not None and pair[0] in grids and pair[1] in grids:
-            change = difference_grid(grids[pair[0]], grids[pair[1]])
-            out.append(f'<div class="scroll">{heat_table(change, difference=True)}</div>')
-    return f'<div class="maps">{"".join(out)}</div>' if out else ""
+    out = []
+    for context, grids, differences in grids_of(store, baseline, candidate):
+        tables = [heat_table(grid) for grid in grids.values()]
+        tables += [heat_table(grid, difference=True) for grid in differences]
+        if tables:
+            out.append(f"<h3>{escape(context)}</h3>{_side_by_side(tables)}")
+    return "".join(out)
 
 
 def _needles(store: Store) -> str:
+    """A fold per needle task, the first one open: there are models x contexts grids of each."""
     tasks = [t for t in dict.fromkeys(c.task for c in store.cells if c.benchmark == "ruler") if t.startswith("niah_")]
-    keys = product(tasks, labels(store, "contexts"), labels(store, "models"))
-    grids = [needle_grid(store, model, context, task) for task, context, model in keys]
-    tables = [f'<div class="scroll">{heat_table(grid, decimals=0)}</div>' for grid in grids if grid is not None]
-    return f'<div class="maps">{"".join(tables)}</div>' if tables else ""
+    out: list[str] = []
+    for task in tasks:
+        keys = product(labels(store, "contexts"), labels(store, "models"))
+        grids = [grid for context, model in keys if (grid := needle_grid(store, model, context, task)) is not None]
+        if grids:
+            tables = _side_by_side([heat_table(grid, decimals=0) for grid in grids])
+            out.append(f"<details{'' if out else ' open'}><summary>{escape(task)}</summary>{tables}</details>")
+    return "".join(out)
+
+
+def _side_by_side(tables: list[str]) -> str:
+    return '<div class="maps">' + "".join(f'<div class="scroll">{table}</div>' for table in tables) + "</div>"

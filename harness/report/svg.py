@@ -52,7 +52,7 @@ def curve_chart(curves: list[Curve], lengths: list[int], models: list[str], titl
     for curve in curves:
         kind = models.index(curve.model)
         colour, dash = COLOURS[kind % len(COLOURS)], DASHES[kind % len(DASHES)]
-        shift = (kind - (len(models) - 1) / 2) * 5  # bars of different models stand beside one another
+        shift = (curves.index(curve) - (len(curves) - 1) / 2) * 5  # bars of different models stand beside one another
         points = [(x(n) + shift, y(s)) for n, s in zip(curve.lengths, curve.scores, strict=True)]
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
         out.append(f'<g style="--c:{colour}" class="curve"><polyline points="{path}" stroke-dasharray="{dash}"/>')
@@ -66,10 +66,12 @@ def curve_chart(curves: list[Curve], lengths: list[int], models: list[str], titl
     return "\n".join([*out, "</svg>"])
 
 
-def legend(models: list[str]) -> str:
-    """The key to colours, dashes and markers, as HTML."""
+def legend(models: list[str], shown: list[str]) -> str:
+    """The key to colours, dashes and markers, as HTML; `models` fixes them, `shown` are those that have a curve."""
     items = []
     for kind, model in enumerate(models):
+        if model not in shown:
+            continue
         items.append(
             f'<span class="key"><svg viewBox="0 0 44 14" width="44" height="14" aria-hidden="true">'
             f'<g style="--c:{COLOURS[kind % len(COLOURS)]}" class="curve">'

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from harness.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.store import Store
 from harness.tables.aggregates import describe, ruler_tasks
+from harness.types import Cell
 
 CAPPED_SHARE = 0.01  # length-capped answers above this share are told
 
@@ -112,24 +114,35 @@ def setting_lines(store: Store) -> list[str]:
             + ", ".join(k if v is True else f"{k} {v}" for k, v in options.items())
             + "."
         )
-    capped = []
-    for cell in store.cells:
-        columns = store.scores(cell)
-        if columns.capped.size and (share := float(columns.capped.mean())) > CAPPED_SHARE:
-            capped.append((share, f"{describe(cell)} {100 * share:.0f}%"))
-    if capped:
-        capped.sort(key=lambda item: -item[0])
-        more = f" and {len(capped) - 6} more cells" if len(capped) > 6 else ""
-        lines.append(
-            "Answers cut by their token budget in more than 1% of samples: "
-            + ", ".join(text for _, text in capped[:6])
-            + more
-            + "."
-        )
+    lines += capped_lines(store)
     unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
     if unreadable:
         lines.append(f"{unreadable} damaged lines in the sample files were left out; their samples are owed again.")
     return lines + [str(line) for line in store.manifest.get("caption") or []]
+
+
+def capped_lines(store: Store) -> list[str]:
+    """Answers cut by their token budget: the cells, or where they are many the tasks with their highest share."""
+    capped: dict[Cell, float] = {}
+    for cell in store.cells:
+        columns = store.scores(cell)
+        if columns.capped.size and (share := float(columns.capped.mean())) > CAPPED_SHARE:
+            capped[cell] = share
+    if not capped:
+        return []
+    if len(capped) <= 6:
+        ranked = sorted(capped.items(), key=lambda item: -item[1])
+        where = [f"{describe(cell)} {100 * share:.0f}%" for cell, share in ranked]
+    else:
+        tasks: dict[str, list[float]] = {}
+        for cell, share in capped.items():
+            tasks.setdefault(cell.task, []).append(share)
+        of = Counter(cell.task for cell in store.cells)
+        where = [
+            f"{task} up to {100 * max(shares):.0f}% (in {len(shares)} of {of[task]} cells)"
+            for task, shares in sorted(tasks.items(), key=lambda item: -max(item[1]))
+        ]
+    return [f"Answers cut by their token budget in more than 1% of samples: {', '.join(where)}."]
 
 
 def missing_lines(missing: list[str], partial: list[str]) -> list[str]:

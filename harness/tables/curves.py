@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from harness import stats
 from harness.store import Store
 from harness.tables.aggregates import ruler_tasks, task_mean, usable
+from harness.tables.delta import choose
 from harness.tables.frames import labels
-from harness.types import Cell
+from harness.tables.layout import DASH, length_title
+from harness.types import Cell, GatedevalError
 
 DEPTHS = 10  # rows of a needle grid
 
@@ -36,6 +40,8 @@ class Grid:
     columns: list[int]  # lengths
     values: np.ndarray
     counts: np.ndarray
+    model: str = ""
+    context: str = ""
 
 
 def ruler_lengths(store: Store) -> list[int]:
@@ -71,6 +77,19 @@ def curves(store: Store) -> list[Curve]:
     return found
 
 
+def reach(curve: Curve) -> tuple[str, str]:
+    """A curve in two numbers, as text: effective length, and its mean height over log2(length); a dash for no curve.
+
+    One length is no curve. Below its shortest length's bar, an effective length is "< 4K": not known any better.
+    """
+    if len(curve.lengths) < 2:
+        return DASH, DASH
+    points = dict(zip(curve.lengths, curve.scores, strict=True))
+    longest = stats.effective_length(points)
+    short = f"< {length_title(curve.lengths[0])}"
+    return length_title(longest) if longest else short, f"{stats.area_under_curve(points):.1f}"
+
+
 def task_grid(store: Store, model: str, context: str) -> Grid | None:
     """Score of every RULER task at every length the context is planned for; None where the model has no score."""
     tasks = ruler_tasks(store)
@@ -84,13 +103,42 @@ def task_grid(store: Store, model: str, context: str) -> Grid | None:
                 values[i, j], counts[i, j] = 100 * scores.mean(), scores.size
     if not counts.any():
         return None
-    return Grid(title=f"{model}, {context}", rows=tasks, columns=lengths, values=values, counts=counts)
+    return Grid(
+        title=f"{model}, {context}",
+        rows=tasks,
+        columns=lengths,
+        values=values,
+        counts=counts,
+        model=model,
+        context=context,
+    )
+
+
+def grids_of(
+    store: Store, baseline: str | None = None, candidate: str | None = None
+) -> Iterator[tuple[str, dict[str, Grid], list[Grid]]]:
+    """Per context: its label, every model's task grid, and the differences to draw.
+
+    Differences are candidate minus baseline where both are named; else every model's from `baseline`, or from the
+    context's first model. Raises GatedevalError for a label that the run does not have.
+    """
+    if baseline is not None and candidate is not None:
+        baseline, candidate = choose(store, baseline, candidate)
+    known = labels(store, "models")
+    for name in (baseline, candidate):
+        if name is not None and name not in known:
+            raise GatedevalError(f"no model {name!r} in this run; it has {', '.join(map(repr, known))}")
+    for context in labels(store, "contexts"):
+        grids = {m: grid for m in known if (grid := task_grid(store, m, context)) is not None}
+        first = baseline if baseline is not None else next((m for m in grids if m != candidate), None)
+        others = [m for m in grids if m != first and (candidate is None or m == candidate)]
+        yield context, grids, [difference_grid(grids[first], grids[m]) for m in others if first in grids]
 
 
 def difference_grid(a: Grid, b: Grid) -> Grid:
     """b - a, points; the counts are the smaller of the two."""
     return Grid(
-        title=f"{b.title} minus {a.title}",
+        title=f"{b.model} minus {a.model}, {a.context}" if a.model else f"{b.title} minus {a.title}",
         rows=a.rows,
         columns=a.columns,
         values=b.values - a.values,
@@ -120,4 +168,4 @@ def needle_grid(store: Store, model: str, context: str, task: str, bins: int = D
     with np.errstate(invalid="ignore"):
         values = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
     rows = [f"{100 * i // bins}–{100 * (i + 1) // bins}%" for i in range(bins)]  # noqa: RUF001  # a range's dash
-    return Grid(title=f"{task}: {model}, {context}", rows=rows, columns=lengths, values=values, counts=counts)
+    return Grid(title=f"{model}, {context}", rows=rows, columns=lengths, values=values, counts=counts)

@@ -38,6 +38,7 @@ class Entry:
     best: bool = False
     interval: tuple[float, float] | None = None  # 95%, same unit as the value
     clustered: tuple[float, float] | None = None  # the same with MMLU's subjects as clusters
+    note: str | None = None  # stands where the drop would
     text: str | None = None
     decimals: int = 2
     signed: bool = False
@@ -53,7 +54,9 @@ class Entry:
 
     @property
     def parenthesis(self) -> str:
-        """The drop as "(-6.0)", or nothing."""
+        """The note, else the drop as "(-6.0)", or nothing."""
+        if self.note is not None:
+            return self.note
         return "" if self.drop is None else f"({self.drop:+.1f})"
 
 

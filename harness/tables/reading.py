@@ -27,11 +27,12 @@ def reading_lines(
     halves: list[tuple[str, float]],
     tested: list[tuple[str, Comparison]],
     silent: list[str],
-    baseline: str | None,
+    baselines: list[str],
     clustered: list[float],
 ) -> list[str]:
     """Caption lines. `halves`: (group, half-width of a 95% interval), points; `tested`: (group, comparison);
-    `silent`: why some models were not compared; `clustered`: half-widths with MMLU's subjects as clusters.
+    `silent`: why some models were not compared; `baselines`: whom they were compared with; `clustered`: half-widths
+    with MMLU's subjects as clusters.
     """
     entries = [
         e
@@ -42,7 +43,9 @@ def reading_lines(
     parts, lines = [], []
     if any(e.value is None for e in entries):
         parts.append(f"{DASH} beyond the context's reach, or not there")
-    if any(e.drop is not None for e in entries):
+    if any(e.note is not None for e in entries):
+        parts.append("in brackets the 95% interval")
+    elif any(e.drop is not None for e in entries):
         parts.append("in parentheses the change against the same model's first un-extended context")
     if any(e.best for e in entries):
         parts.append("bold the best in its column")
@@ -63,8 +66,8 @@ def reading_lines(
     if tested:
         tests = " or ".join(sorted({c.test for _, c in tested}))
         lines.append(
-            f"▲ above, ▼ below {baseline} under the same context setting: p < {ALPHA}, paired {tests} test, Holm "
-            f"over {len(tested)} comparisons."
+            f"▲ above, ▼ below {' or '.join(baselines)} under the same context setting: p < {ALPHA}, paired {tests} "
+            f"test, Holm over {len(tested)} comparisons."
         )
         lines.append(
             f"Differences smaller than these may go unseen (80% power): {spans((g, c.mdd) for g, c in tested)} points."

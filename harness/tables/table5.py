@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.stats import Interval
@@ -53,24 +53,32 @@ def contexts_of(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def table5(
-    store: Store, *, allow_partial: bool = False, baseline: str | None = None, reference: Reference | None = None
+    store: Store,
+    *,
+    allow_partial: bool = False,
+    baseline: str | None = None,
+    reference: Reference | None = None,
+    intervals: bool = False,
 ) -> Table:
     """A run as the paper's Table 5.
 
     A RULER column is the mean of the run's tasks with equal weight; a task without a score blocks it unless
     `allow_partial`. In parentheses, for an extended context: the change against the same model's first un-extended
-    context. `baseline`: the model that significance marks are against; the config's first by default.
+    context. `baseline`: the model that significance marks are against; by default, in each context, the config's first
+    model that is planned there. `intervals`: every score's 95% interval instead of the change.
     """
     models, contexts = labels(store, "models"), contexts_of(store)
-    baseline = _checked(baseline, models) if baseline else models[0] if models else None
-    measures = _measures(store, allow_partial, reference)
     planned = {(cell.model, cell.context) for cell in store.cells}
     keys = [(m, c) for c in contexts for m in models if (m, c) in planned]
+    baselines = _baselines(baseline, models, keys)
+    measures = _measures(store, allow_partial, reference)
     rows = [_Row(m, c, [_value(store, measure, m, c, contexts[c]) for measure in measures]) for m, c in keys]
-    compared, silent = _comparisons(store, measures, rows, baseline)
+    compared, silent = _comparisons(store, measures, rows, baselines)
     entries = [_entries(row, rows, contexts, measures, compared) for row in rows]
     columns = [Column(title=title, numeric=False) for title in ("model", "context")] + [m.column for m in measures]
     entries = mark_best(entries, columns)
+    if intervals:
+        entries = [[_with_interval(e) for e in row] for row in entries]
     aggregates = [a for row in rows for a in row.values if a is not None]
     missing = [text for a in aggregates for text in a.missing]
     partial = [text for a in aggregates for text in a.partial]
@@ -92,7 +100,8 @@ def table5(
     ]
     tested = [(groups[i], comparison) for (_, _, i), comparison in compared.items()]
     clustered = [(b - a) / 2 for r in entries for e in r if e.clustered is not None for a, b in [e.clustered]]
-    reading = reading_lines(table, halves, tested, silent, baseline, clustered)
+    against = list(dict.fromkeys(baselines[context] for _, context, _ in compared))
+    reading = reading_lines(table, halves, tested, silent, against, clustered)
     table.caption = [*words.scoring_lines(store), *reading, *words.setting_lines(store), *table.missing]
     if reference is not None:
         table = with_reference(table, reference, [m.length for m in measures])
@@ -100,10 +109,14 @@ def table5(
     return table
 
 
-def _checked(model: str, models: list[str]) -> str:
-    if model not in models:
-        raise GatedevalError(f"no model {model!r} in this run; it has {', '.join(map(repr, models))}")
-    return model
+def _baselines(given: str | None, models: list[str], keys: list[tuple[str, str]]) -> dict[str, str]:
+    """context -> the model that the others are compared with there."""
+    if given is not None and given not in models:
+        raise GatedevalError(f"no model {given!r} in this run; it has {', '.join(map(repr, models))}")
+    first: dict[str, str] = {}
+    for model, context in keys:
+        first.setdefault(context, given or model)
+    return first
 
 
 def _measures(store: Store, allow_partial: bool, reference: Reference | None) -> list[_Measure]:
@@ -189,21 +202,28 @@ def _value(store: Store, measure: _Measure, model: str, context: str, setting: d
     return measure.average(cells)
 
 
+def _with_interval(entry: Entry) -> Entry:
+    """The entry with its interval beside it."""
+    if entry.interval is None:
+        return entry
+    return replace(entry, note=f"[{entry.interval[0]:.1f}, {entry.interval[1]:.1f}]")
+
+
 def _points(interval: Interval | None) -> tuple[float, float] | None:
     """An interval on 0-100; None where it cannot be told."""
     return None if interval is None or math.isnan(interval.low) else (100 * interval.low, 100 * interval.high)
 
 
 def _comparisons(
-    store: Store, measures: list[_Measure], rows: list[_Row], baseline: str | None
+    store: Store, measures: list[_Measure], rows: list[_Row], baselines: dict[str, str]
 ) -> tuple[dict[tuple[str, str, int], Comparison], list[str]]:
-    """Every other model against the baseline in the same context, column by column, Holm-adjusted over the table."""
+    """Every other model against its context's baseline, column by column, Holm-adjusted over the table."""
     found: dict[tuple[str, str, int], Comparison] = {}
     silent: list[str] = []
     by_key = {(row.model, row.context): row for row in rows}
     for row in rows:
-        other = by_key.get((baseline or "", row.context))
-        if row.model == baseline or other is None:
+        other = by_key.get((baselines[row.context], row.context))
+        if other is None or other is row:
             continue
         for i, measure in enumerate(measures):
             a, b = other.values[i], row.values[i]
@@ -226,8 +246,8 @@ def _entries(
     measures: list[_Measure],
     compared: dict[tuple[str, str, int], Comparison],
 ) -> list[Entry]:
-    native = next((c for c, setting in contexts.items() if not is_extended(setting)), None)
-    against = next((r for r in rows if r.model == row.model and r.context == native), None)
+    # a model need not be planned under every context: its own first one that does not stretch positions
+    against = next((r for r in rows if r.model == row.model and not is_extended(contexts[r.context])), None)
     entries = [Entry(text=row.model), Entry(text=row.context)]
     for i, aggregate in enumerate(row.values):
         if aggregate is None or math.isnan(aggregate.value):
