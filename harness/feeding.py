@@ -138,7 +138,12 @@ class Feed:
     def _start(self) -> None:
         command = [sys.executable, "-c", _START.format(path=sys.path)]
         env = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", **os.environ}  # the cores are the engine's
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        # A terminal's Ctrl-C reaches it too, from its first moment on: it is ours to stop.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         assert self._process.stdout is not None
         self._inbox = _Inbox(self._process.stdout, self.ahead)
         self._send(self.plan)
@@ -228,7 +233,6 @@ class _Inbox:
 
 def child() -> None:
     """What the process does: make the work that comes in on stdin; end when stdin does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches it too: the parent decides
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not get between the messages
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()

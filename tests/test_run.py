@@ -112,6 +112,7 @@ def test_every_sample_says_what_was_sent_and_how_it_ended(
         assert line["prompt_tokens"] + validity["answer_tokens"] <= validity["length"] + validity["overshoot"]
         assert validity["answer_tokens"] in budget.values()
         assert 0 <= line["scores"]["score"] <= 1
+        assert 0 <= line["extra"]["cached_tokens"] < line["prompt_tokens"]
         assert line["references"]
 
 
@@ -123,6 +124,8 @@ def test_manifest(folder: Path, finished: subprocess.CompletedProcess[str]) -> N
     assert gate["gate"] == "headwise"
     assert gate["engine"]["model_class"] == "GatedQwen3ForCausalLM"
     assert gate["engine"]["max_model_len"] >= 2048
+    sent = sum(line["prompt_tokens"] for line in lines(folder))
+    assert 0 <= gate["engine"]["cached_tokens"] < gate["engine"]["prompt_tokens"] <= sent
     assert manifest["models"]["base line"]["fingerprint"] != gate["fingerprint"]
     assert manifest["sampling"]["temperature"] == 0.0
 
@@ -220,6 +223,41 @@ def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None
     again = gatedeval(folder, *arguments)
     assert again.returncode == 0, again.stderr[-2000:]
     assert Store.read(folder / "died").failures == {}
+
+
+@pytest.mark.slow
+def test_the_death_of_the_process_that_makes_samples_fails_its_cell_and_the_others_go_on(folder: Path) -> None:
+    """Killed while it works: one cell is failed by name, another process makes the others, exit code 1; then again."""
+    import psutil
+
+    arguments = ["run", "small.yaml", "-o", "unfed", "-s", "benchmarks.0.samples=4"]
+    arguments += ["-s", "models=[{label: gate, path: tiny/headwise}]"]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killed, deadline = False, time.monotonic() + 240
+    while not killed and time.monotonic() < deadline and process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if "harness.feeding" in " ".join(child.cmdline()):
+                child.kill()
+                killed = True
+        time.sleep(0.01)
+    assert killed
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == 1, err[-3000:]
+    assert "the process that makes the samples died (signal 9)" in err
+    store = Store.read(folder / "unfed")
+    assert len(store.failures) == 1
+    for cell in store.cells:
+        assert cell.key in store.failures or len(list(store.samples(cell))) == 4
+    assert out.startswith("| model")
+    again = gatedeval(folder, *arguments)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert Store.read(folder / "unfed").failures == {}
 
 
 def test_without_the_plugin_nothing_is_evaluated(folder: Path) -> None:
