@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ import psutil
 import pytest
 
 from harness.export import export_run
-from harness.store import Store
+from harness.store import Store, list_runs
 from harness.twin import make_tiny
+from tests.terminal import in_terminal
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "GATEDEVAL_TEST_MARK"  # inherited by every process that a run starts, so that none is overlooked
@@ -58,9 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Session:
     """One `gatedeval run` in a process group of its own."""
 
-    def __init__(self, cwd: Path, *arguments: str, run: Path) -> None:
+    def __init__(self, cwd: Path, *arguments: str, run: Path, log: Path | None = None) -> None:
+        """`run`: the run directory. `log`: folder for what the process prints, by default the run's parent."""
         self.run, self.mark = run, uuid.uuid4().hex
-        self.err = run.with_name(f"{run.name}.{self.mark}.err")
+        self.err = (log or run.parent) / f"{run.name}.{self.mark}.err"
         self.err.parent.mkdir(parents=True, exist_ok=True)
         with self.err.open("wb") as err, self.err.with_suffix(".out").open("wb") as out:
             self.process = subprocess.Popen(
@@ -127,6 +129,124 @@ def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Pa
     session.process.kill()
     session.end()
     assert left_behind(session.mark, patience=60) == []
+
+
+# ------------------------------------------------------------------------------------------------ Ctrl-C, SIGTERM
+
+
+@pytest.mark.engine
+def test_ctrl_c_on_a_terminal_ends_in_order(folder: Path) -> None:
+    """As a person sees it: two bars, Ctrl-C, what is done and how to go on; nothing else, and nobody left behind."""
+    run, mark, typed = folder / "ctrl-c", uuid.uuid4().hex, []
+
+    def keys(screen: list[str]) -> bytes:
+        if typed or not any(re.search(r"^plan .* [1-9]\d*/128 samples, .* left$", row) for row in screen):
+            return b""
+        typed.append(screen)
+        return b"\x03"
+
+    screens, code = in_terminal(
+        [str(ROOT / "cli.py"), "run", "drill.yaml", "-o", str(run)],
+        cwd=folder, columns=300, env={**CALM, MARK: mark}, keys=keys,
+    )  # fmt: skip
+    text = "\n".join(screens[-1])
+    assert code == 130, text
+    assert left_behind(mark) == []
+    assert re.search(r"^baseline, native, \w+ \d+ +\d+%\|.*\| \d/8$", "\n".join(typed[0]), re.MULTILINE), (
+        "the cell's bar"
+    )
+    said = re.search(r"interrupted by Ctrl-C: (\d+) of 128 samples are finished and kept in (\S+)\. Go on with:", text)
+    assert said is not None, text
+    assert (int(said[1]), Path(said[2])) == (line_count(run), run)
+    assert f"  gatedeval run drill.yaml -o {run}" in screens[-1]
+    assert "once more to stop at once" in text
+    assert "Traceback" not in text
+    assert Store.read(run).finished() == (line_count(run), 128)
+    assert [r["state"] for r in list_runs(folder) if r["name"] == "ctrl-c"] == ["interrupted"]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_sigterm_to_the_group_and_a_second_ctrl_c(folder: Path) -> None:
+    """A batch system signals all processes at once, an impatient person twice; then the same command goes on."""
+    run = folder / "terminated"
+    for signals, code, name in (([signal.SIGTERM], 143, "SIGTERM"), ([signal.SIGINT, signal.SIGINT], 130, "Ctrl-C")):
+        session, before = Session(folder, "drill.yaml", run=run), line_count(run)
+        assert session.wait_for(lambda: session.lines() > before), session.stderr[-2000:]  # noqa: B023
+        for signum in signals:
+            os.killpg(session.process.pid, signum)
+            time.sleep(0.3)
+        assert session.end(120) == code, session.stderr[-3000:]
+        assert left_behind(session.mark) == []
+        assert f"interrupted by {name}: {session.lines()} of 128 samples are finished" in session.stderr
+        assert session.lines() > before
+        assert session.stdout == ""
+    last = Session(folder, "drill.yaml", run=run)
+    assert last.end() == 0, last.stderr[-3000:]
+    assert f"{128 - session.lines()} samples answered, {session.lines()} found finished" in last.stderr
+    assert line_count(run) == 128
+
+
+# ------------------------------------------------------------------------------------------------ disks that refuse
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, *options: str) -> Iterator[Path]:
+    """A file system of its own; skips where this user may not mount one."""
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", str(place)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a small file system is refused here: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def one_error(session: Session) -> str:
+    """The one message of a run that was refused, with exit status 2."""
+    assert session.end() == 2, session.stderr[-3000:]
+    assert "Traceback" not in session.stderr
+    assert session.stdout == ""
+    (message,) = [line for line in session.stderr.splitlines() if line.startswith("gatedeval: ")]
+    assert session.stderr.splitlines()[-1] == message
+    assert left_behind(session.mark) == []
+    return message
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_full_disk_in_the_middle_of_a_run(folder: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "-o", "size=8m") as disk:
+        run = disk / "run"
+        first = Session(folder, "drill.yaml", run=run, log=tmp_path / "log")
+        assert first.wait_for(lambda: first.lines() >= 2), first.stderr[-2000:]
+        with contextlib.suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        message = one_error(first)
+        assert "the disk is full; free some space and give the same command again" in message
+        kept = line_count(run)
+        assert 2 <= kept < 128
+        assert all(file.read_bytes().endswith(b"\n") for file in (run / "samples").iterdir() if file.stat().st_size)
+        assert "Missing" in export_run(run, allow_partial=True), "what there is can be read"
+        (disk / "ballast").unlink()
+        again = Session(folder, "drill.yaml", run=run, log=tmp_path / "log")
+        assert again.end() == 0, again.stderr[-3000:]
+        assert f"{128 - kept} samples answered, {kept} found finished" in again.stderr
+        assert line_count(run) == 128
+
+
+def test_a_read_only_directory(folder: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "-o", "ro,size=1m") as disk:
+        session = Session(folder, "drill.yaml", run=disk / "run", log=tmp_path / "log")
+        message = one_error(session)
+        assert "is not writable; choose another output directory, or change its permissions" in message
+        assert str(disk / "run") in message
+        assert "starting vLLM" not in session.stderr, "refused before a model is loaded"
+
+
+# ------------------------------------------------------------------------------------------------ the drill
 
 
 def drill(cwd: Path, config: str, work: Path, seed: int, kills: int = 20) -> dict[str, Any]:
