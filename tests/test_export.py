@@ -475,6 +475,14 @@ def test_a_million_samples_in_twenty_seconds_and_two_gigabytes(tmp_path: Path) -
     assert seconds < 20
     assert int(done.stdout) < 2 * 1024 * 1024  # KiB
 
+    code = code.replace(
+        "harness.export import export_run; export_run", "harness.report import write_report; write_report"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "r")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 2 * 1024 * 1024  # KiB
+    assert (tmp_path / "r" / "report.html").stat().st_size < 5_000_000
+
 
 def test_cells_frame_is_the_source_of_every_number(run: Path) -> None:
     frame = cells_frame(Store.read(run))

@@ -169,10 +169,10 @@ def test_an_empty_run_has_a_report(tmp_path: Path) -> None:
 
 def test_texts_are_given_up_before_scores(run: Path) -> None:
     store = Store.read(run)
-    packed, samples, texts = browser_data(store, budget=10_000)
+    packed, samples, rows, texts = browser_data(store, budget=10_000)
     data = unpack(packed)
     assert len(packed) <= 10_000
-    assert samples == len(data["rows"]) == 12 * len(store.cells)
+    assert samples == rows == len(data["rows"]) == 12 * len(store.cells)
     assert 0 < texts == len(data["texts"]) < samples
     assert {r[5] for r in data["rows"]} == {-1, *range(texts)}
     seen: dict[Any, set[Any]] = {}
@@ -180,6 +180,15 @@ def test_texts_are_given_up_before_scores(run: Path) -> None:
         seen.setdefault((*data["cells"][r[0]][1:], r[1]), set()).add(r[2])
     shown = [len(seen[(*data["cells"][r[0]][1:], r[1])]) > 1 for r in data["rows"] if r[5] >= 0]
     assert np.mean(shown) > 0.9, "those on which the models disagree come first"
+
+
+def test_scores_are_given_up_where_they_alone_do_not_fit(run: Path) -> None:
+    store = Store.read(run)
+    packed, samples, rows, texts = browser_data(store, budget=4_000)
+    data = unpack(packed)
+    assert len(packed) <= 4_000
+    assert 100 < rows == len(data["rows"]) < samples == 12 * len(store.cells)
+    assert texts == len(data["texts"])
 
 
 @pytest.mark.slow

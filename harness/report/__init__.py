@@ -69,15 +69,8 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
         sections.append(("tasks", "Tasks and lengths", maps))
     if grids := _needles(store):
         sections.append(("needles", "Needle depth and length", grids))
-    data, samples, texts = browser_data(store)
-    note = (
-        ""
-        if texts == samples
-        else (
-            f'<p class="soft">The texts of {texts:,} of {samples:,} samples are in this page, '
-            "those on which models disagree and wrong ones first.</p>"
-        )
-    )
+    data, *counted = browser_data(store)
+    note = _left_out(*counted)
     sections.append(("samples", "Samples", note + _FILTERS))
     links = "".join(f'<a href="#{key}">{title}</a>' for key, title, _ in sections)
     body = "".join(f'<section id="{key}"><h2>{title}</h2>{content}</section>' for key, title, content in sections)
@@ -90,6 +83,18 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
         f'<nav>{links}</nav></header>\n<main>{body}</main>\n<script type="text/plain" id="data">{data}</script>\n'
         f"<script>{_asset('page.js')}</script></body></html>\n"
     )
+
+
+def _left_out(samples: int, rows: int, texts: int) -> str:
+    """What of the samples is not in the page, in words."""
+    order = "those on which models disagree and wrong ones first"
+    parts = [f"{rows:,} of {samples:,} samples are in this page, {order}"] if rows < samples else []
+    if texts < rows:
+        parts.append(f"the texts of {texts:,} of {rows:,} samples are in this page" + ("" if parts else f", {order}"))
+    if not parts:
+        return ""
+    text = "; ".join(parts)
+    return f'<p class="soft">{text[0].upper()}{text[1:]}. Tables and maps above are over all of them.</p>'
 
 
 def _asset(name: str) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from harness.store.files import each_record
 
+FINISH = ("stop", "length", "choose")
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -28,15 +29,20 @@ class CellScores:
 
     `metrics`: name -> float64 (n,), NaN where a sample has no such score; the first is the headline.
     `prompts`: int64 (n,), equal where two samples ask the same thing. Comparable within one process only.
-    `capped`: bool (n,), the answer was cut by its token budget. `unreadable`: lines that were no JSON.
+    `finish`: int8 (n,), an index into `FINISH`. `unreadable`: lines that were no JSON.
     """
 
     ids: list[str]
     metrics: dict[str, NDArray[np.float64]]
     prompts: NDArray[np.int64]
-    capped: NDArray[np.bool_]
+    finish: NDArray[np.int8]
     prompt_tokens: NDArray[np.int64]
     unreadable: int = 0
+
+    @property
+    def capped(self) -> NDArray[np.bool_]:
+        """Which answers were cut by their token budget, (n,)."""
+        return self.finish == 1
 
     @property
     def headline(self) -> str | None:
@@ -92,7 +98,7 @@ def select(path: Path, expected: Mapping[str, str] | None) -> tuple[dict[str, di
 
 def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | None) -> CellScores:
     """A cell's columns from its sample file; a missing file is a cell with no samples."""
-    slim: dict[str, tuple[dict[str, float | None], int, bool, int]] = {}
+    slim: dict[str, tuple[dict[str, float | None], int, int, int]] = {}
     names: dict[str, None] = {}  # an ordered set: the first metric seen is the headline
 
     def use(record: dict[str, Any]) -> None:
@@ -105,7 +111,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         slim[id] = (
             scores,
             _prompt_identity(record),
-            record.get("finish_reason") == "length",
+            FINISH.index(reason) if (reason := record.get("finish_reason")) in FINISH else 0,
             int(record.get("prompt_tokens") or 0),
         )
 
@@ -120,7 +126,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         ids=ids,
         metrics=metrics,
         prompts=np.array([row[1] for row in rows], dtype=np.int64),
-        capped=np.array([row[2] for row in rows], dtype=np.bool_),
+        finish=np.array([row[2] for row in rows], dtype=np.int8),
         prompt_tokens=np.array([row[3] for row in rows], dtype=np.int64),
         unreadable=unreadable,
     )
