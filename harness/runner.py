@@ -7,8 +7,10 @@ on.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +33,7 @@ class Tally:
     """What a run did: samples asked, found finished, done again because their content changed, and failed cells.
 
     `sent_tokens` and `cached_tokens`: prompt tokens of the answers, and those of them found in the prefix cache.
+    `seconds`: from the first request to the last answer, summed over the settings of all models.
     """
 
     asked: int = 0
@@ -39,6 +42,7 @@ class Tally:
     failed: list[str] = field(default_factory=list)
     sent_tokens: int = 0
     cached_tokens: int = 0
+    seconds: float = 0.0
 
 
 def run(plan: Plan, path: Path, *, progress: Progress | None = None) -> tuple[str, Tally]:
@@ -113,13 +117,13 @@ class _Pass:
 
     def model(self, label: str) -> None:
         """All cells of one model. Its engine is started when the first sample is owed, and again after each death."""
-        before = (self.tally.sent_tokens, self.tally.cached_tokens)
+        before = dataclasses.replace(self.tally)
         while settings := [s for s in self.plan.config.contexts if self.waiting[label, s.label]]:
             live = _LiveEngine(self.plan, label, settings, self.store, self.progress)
             try:
                 for setting in settings:
                     self._setting(live, label, setting)
-                self._say_cached(live, *before)
+                self._note_work(live, before)
             except EngineDiedAtStart as error:
                 for setting in settings:
                     for cell in self.waiting[label, setting.label]:
@@ -130,10 +134,14 @@ class _Pass:
             finally:
                 live.close()
 
-    def _say_cached(self, live: _LiveEngine, sent_before: int, cached_before: int) -> None:
-        sent, cached = self.tally.sent_tokens - sent_before, self.tally.cached_tokens - cached_before
+    def _note_work(self, live: _LiveEngine, before: Tally) -> None:
+        """Say, here and in the manifest, what this session's engine did: tokens, cached ones, seconds of answering."""
+        sent = self.tally.sent_tokens - before.sent_tokens
+        cached = self.tally.cached_tokens - before.cached_tokens
         if sent and live.engine is not None:
-            live.note({"engine": {**live.engine.facts, "prompt_tokens": sent, "cached_tokens": cached}})
+            seconds = round(self.tally.seconds - before.seconds, 3)
+            facts = {"prompt_tokens": sent, "cached_tokens": cached, "answer_seconds": seconds}
+            live.note({"engine": {**live.engine.facts, **facts}})
             self.progress.say(f"{live.label}: {cached / sent:.0%} of {sent:,} prompt tokens came from the prefix cache")
 
     def _setting(self, live: _LiveEngine, label: str, setting: ContextSetting) -> None:
@@ -151,8 +159,10 @@ class _Pass:
                 live.under(setting)  # started while the first samples are made
             first = next(owed, _NOTHING)
             if first is not _NOTHING:
-                for answer in live.under(setting).answer(itertools.chain([first], owed)):  # type: ignore[list-item]
+                engine, since = live.under(setting), time.monotonic()
+                for answer in engine.answer(itertools.chain([first], owed)):  # type: ignore[list-item]
                     self._answered(answer)
+                self.tally.seconds += time.monotonic() - since
         except EngineDiedAtStart:
             raise
         except EngineError as error:
