@@ -131,6 +131,15 @@ def test_every_model_is_mapped_against_the_first_of_its_context(tmp_path: Path) 
     assert re.search(r"<td class=text>a</td><td class=text>YaRN</td><td>(&lt; 4K|4K|8K)</td><td>[\d.]+</td>", page)
 
 
+def test_unequal_sample_counts_stand_over_the_columns() -> None:
+    grid = Grid(
+        title="t", rows=["a", "b"], columns=[256, 8192], values=np.ones((2, 2)), counts=np.array([[100, 5]] * 2)
+    )
+    assert re.findall(r"n = \d+", heat_table(grid)) == ["n = 100", "n = 5"]
+    equal = Grid(title="t", rows=["a"], columns=[256, 8192], values=np.ones((1, 2)), counts=np.array([[100, 100]]))
+    assert "n = " not in heat_table(equal)
+
+
 def test_needle_grids_fold_away(run: Path) -> None:
     page = report(Store.read(run))
     assert page.count("<details open><summary>niah_") == 1

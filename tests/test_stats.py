@@ -109,6 +109,17 @@ def test_stratified_edges() -> None:
     assert math.isnan(stats.stratified_interval([]).low)
 
 
+def test_a_clustered_difference_may_end_below_zero() -> None:
+    """A candidate that only ever gains, in one cluster out of four: another cluster could well show a loss."""
+    gains = [1.0] * 5 + [0.0] * 35
+    clusters = [i // 10 for i in range(40)]
+    low, high, _ = stats.clustered_interval(gains, clusters, paired=True)
+    assert low < 0 < high
+    assert (low + high) / 2 == pytest.approx(5 / 40)
+    assert stats.clustered_interval(gains, clusters).low == 0, "as scores they are cut at 0"
+    assert stats.clustered_interval([-1.0, -1.0, 1.0, -1.0], list("aabb"), paired=True).low == -1
+
+
 def test_clustered_is_statsmodels() -> None:
     rng = RNG(4)
     clusters = np.repeat(np.arange(57), rng.integers(100, 400, 57))

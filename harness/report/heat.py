@@ -32,11 +32,21 @@ def score_colour(score: float) -> tuple[int, int, int]:
     return blend(_SCORES, score / 100)
 
 
+def _unequal_counts(grid: Grid) -> list[int | None]:
+    """Samples behind each column's fields where columns differ in them: a field of 5 weighs less than one of 100."""
+    counts = [{int(n) for n in column if n} for column in grid.counts.T]
+    told = [c.pop() if len(c) == 1 else None for c in counts]
+    return told if None not in told and len(set(told)) > 1 else [None] * len(told)
+
+
 def heat_table(grid: Grid, *, difference: bool = False, decimals: int = 1) -> str:
     """A grid as a captioned table with a colour per field."""
     seen = [abs(v) for v in grid.values.ravel() if not math.isnan(v)]
     reach = max([10.0, *seen]) if difference else 100.0
-    head = "".join(f'<th scope="col">{length_title(n)}</th>' for n in grid.columns)
+    head = "".join(
+        f'<th scope="col">{length_title(n)}{f"<small>n = {count}</small>" if count else ""}</th>'
+        for n, count in zip(grid.columns, _unequal_counts(grid), strict=True)
+    )
     out = [
         f'<table class="heat"><caption>{escape(grid.title)}</caption>',
         f"<thead><tr><th></th>{head}</tr></thead><tbody>",
