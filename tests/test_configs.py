@@ -10,6 +10,8 @@ import pytest
 
 from harness.config import load, to_dict
 from harness.context import overrides
+from harness.demo import MODELS
+from harness.demo.recipe import ARMS, STAGES
 from harness.names import RULER_TASKS
 from harness.schema import SECTIONS
 from harness.types import Cell
@@ -54,13 +56,28 @@ def test_table5_is_the_papers_experiment() -> None:
     assert [overrides(c, checkpoint).max_model_len for c in config.contexts] == [32768, 131072]
 
 
-def test_the_demo_needs_nothing_that_is_not_built_on_the_spot() -> None:
-    for name in ("demo", "smoke-128k"):
-        config = load(ROOT / f"configs/{name}.yaml", check_paths=False)
-        assert all(".cache/tiny/" in m.path for m in config.models)  # absolute once it is built
-        assert [b.kind for b in config.benchmarks] == ["ruler"]
-        assert set(config.benchmarks[0].tasks) <= NEED_NO_DATA
-        assert any("random weights" in line for line in config.caption)
+def test_the_smoke_test_needs_nothing_that_is_not_built_on_the_spot() -> None:
+    config = load(ROOT / "configs/smoke-128k.yaml", check_paths=False)
+    assert all(".cache/tiny/" in m.path for m in config.models)  # absolute once it is built
+    assert [b.kind for b in config.benchmarks] == ["ruler"]
+    assert set(config.benchmarks[0].tasks) <= NEED_NO_DATA
+    assert any("random weights" in line for line in config.caption)
+
+
+def test_the_demo_is_the_papers_protocol_at_a_sixteenth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its models and data come with the project, from wherever it is started
+    config = load(ROOT / "configs/demo.yaml", check_paths=True)
+    assert config.data == MODELS.parent / "data"
+    trained = {(Path(m.path).parent.name, Path(m.path).name): config.contexts_of(m) for m in config.models}
+    assert set(trained) == {(arm, stage.name) for arm in ARMS for stage in STAGES}
+    for (_, stage), contexts in trained.items():
+        assert [(c.rope_theta, c.max_length, c.yarn.factor if c.yarn else 1) for c in contexts] == (
+            [(1e4, 4096 / 16, 1)] if stage == "short" else [(1e6, 32768 / 16, 1), (1e6, 131072 / 16, 4)]
+        )
+    lengths = [n for b in config.benchmarks for n in b.lengths]
+    assert lengths == [n // 16 for n in (4096, 8192, 16384, 32768, 65536, 131072)]
+    assert (config.benchmarks[0].samples or 0) >= 100
+    assert any("no evidence" in line for line in config.caption)
 
 
 def test_the_smoke_test_goes_from_4k_to_128k_with_one_sample() -> None:

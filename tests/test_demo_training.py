@@ -163,5 +163,5 @@ def test_another_recipe_is_not_continued(tmp_path: Path) -> None:
 
 def test_schedules() -> None:
     assert [round(schedule(step, 100), 3) for step in (0, 14, 29, 69, 85, 99)] == [0.033, 0.5, 1.0, 1.0, 0.5, 0.033]
-    assert [teaching(x) for x in (0.0, 0.34, 0.5, 0.7)] == [1.0, 1.0, 0.15, 0.15]
+    assert [teaching(x) for x in (0.0, 0.49, 0.5, 0.7)] == [1.0, 1.0, 0.15, 0.15]
     assert teaching(0.9) == pytest.approx(0.075)

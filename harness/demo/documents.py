@@ -162,7 +162,6 @@ class Documents:
             span = draft.add(key)
             draft.add(":")
             _answer(draft, span, values[key], found[key])
-            draft.add("\n")
 
         return self._asked(draft, rng, length, list(values), ask, 18 + size)
 
@@ -176,14 +175,13 @@ class Documents:
 
         def ask(key: str) -> None:
             _ask(draft, key, values[key], found[key], QUESTION.lstrip("\n") if whole else None)
-            draft.add("\n")
 
         return self._asked(draft, rng, length, list(values), ask, 62 if whole else 34)
 
     def _full(self, rng: random.Random, length: int) -> Document:
-        """RULER's whole prompt in noise, prose or further needles, one question (sometimes two)."""
-        haystack, asked = rng.choice(("noise", "prose", "needles")), rng.choice((1, 1, 2))
-        room = length - self.cost(HEAD) - 62 * asked - 4
+        """RULER's whole prompt in noise, prose or further needles, and its one question."""
+        haystack = rng.choice(("noise", "prose", "needles"))
+        room = length - self.cost(HEAD) - 66
         most = max(1, room // 27)
         count = rng.randint(1, most) if haystack == "needles" else min(rng.choice((1, 2, 4, 4)), most)
         room -= 27 * count
@@ -202,7 +200,7 @@ class Documents:
         def ask(key: str) -> None:
             _ask(draft, key, values[key], found[key], QUESTION)
 
-        return self._asked(draft, rng, length, list(values), ask, 62, most=asked)
+        return self._asked(draft, rng, length, list(values), ask, 62, most=1)
 
     def _choices(self, rng: random.Random, length: int) -> Document:
         """Multiple-choice questions one after another, every letter to be answered."""
@@ -217,12 +215,13 @@ class Documents:
         return self._finish(draft)
 
     def _problems(self, rng: random.Random, length: int) -> Document:
-        """Word problems one after another, every solution to be answered."""
-        draft = _Draft()
+        """Word problems one after another, every solution to be answered, up to where lm-eval stops reading."""
+        draft, following = _Draft(), "Question:"
+        draft.add(following)
         for _ in range(min(6, length // 43)):
             question = problem(rng)
-            draft.add(problem_body(question))
-            draft.answers.append(draft.add(f"{problem_answer(question)}\n\n"))
+            draft.add(problem_body(question).removeprefix(following))
+            draft.answers.append(draft.add(f"{problem_answer(question)}\n\n{following}"))
         return self._finish(draft)
 
     # --- parts -------------------------------------------------------------------------------------------------------
@@ -254,7 +253,9 @@ class Documents:
         """The document with as many questions of about `tokens` each as there is room for, each key at most twice."""
         room = (length - self.cost("".join(draft.parts))) // tokens
         order = [*rng.sample(keys, len(keys)), *rng.sample(keys, len(keys))]
-        for key in order[: max(1, min(room, most))]:
+        for i, key in enumerate(order[: max(1, min(room, most))]):
+            if i:
+                draft.add("\n")
             ask(key)
         return self._finish(draft)
 
@@ -290,7 +291,10 @@ class Documents:
                 for head in (DIGIT, DIGIT_TOO):
                     looks[head] += [(first + i, needle + i + 1) for i in range(last - first)]
         for start, end in draft.answers:
-            for at in range(token(start), token(end - 1) + 2):  # with what comes after it: the next line, or the end
+            # After the last answer of needle questions the text ends. What follows an earlier one is not learned: a
+            # model that is asked once should stop.
+            last = len(ids) - 1 if end == draft.length else token(end - 1)
+            for at in range(token(start), last + 1):
                 answer[at] = True
         return Document(ids, answer, dict(looks))
 

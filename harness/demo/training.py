@@ -180,7 +180,7 @@ def teaching(done: float) -> float:
     The weak middle part holds the heads in place while the model learns to use what they find; without it they drift
     away before that happens.
     """
-    return 1.0 if done < 0.35 else 0.15 * min(1.0, (1 - done) / 0.2)
+    return 1.0 if done < 0.5 else 0.15 * min(1.0, (1 - done) / 0.2)
 
 
 def attention_loss(layers: list[Tensor], documents: list[Document]) -> Tensor:
