@@ -139,7 +139,8 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         note(
             f"pair {pair}: gatedeval run {ours['wall']:.1f} s - engine start {ours['start']:.1f} s"
             f" = {ours['seconds']:.1f} s, of which answering {ours['answering']:.1f} s;"
-            f" LLM.generate {theirs['seconds']:.1f} s ({theirs['prompt_tokens']:.0f} prompt tokens, {theirs['cached_tokens']:.0f} cached,"
+            f" LLM.generate {theirs['seconds']:.1f} s ({theirs['prompt_tokens']:.0f} prompt tokens,"
+            f" {theirs['cached_tokens']:.0f} cached,"
             f" {theirs['answer_tokens']:.0f} answer tokens); ratio {ratios[-1]:.3f}"
         )
     ratio, inner = statistics.median(ratios), statistics.median(answering)
