@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, NoReturn
@@ -77,6 +78,7 @@ def _deaf_children() -> Iterator[None]:
     start = BaseProcess.start
 
     def start_deaf(process: Any) -> None:
+        resource_tracker.ensure_running()  # started by `start` otherwise, and then it unblocks SIGINT
         old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             start(process)

@@ -7,6 +7,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -44,6 +45,12 @@ class Terminal:
         return [row.rstrip() for row in self.rows]
 
 
+def _own_the_terminal() -> None:
+    """Ctrl-C goes to those whose terminal it is, and must not be ignored, as it is in a shell's background job."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def in_terminal(
     arguments: list[str],
     *,
@@ -67,7 +74,7 @@ def in_terminal(
         stdout=slave,
         stderr=slave,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is for those whose terminal this is
+        preexec_fn=_own_the_terminal,
     )
     os.close(slave)
     terminal, screens = Terminal(), []

@@ -1,7 +1,7 @@
 """Real runs that are ended by force: kill -9 at any instant, Ctrl-C, SIGTERM, a full disk, a read-only directory.
 
 `GATEDEVAL_DRILL_CONFIG` names another config for the kill drill (its models are built beforehand; it is run from the
-repository's root), `GATEDEVAL_DRILL_SEED` another seed for its instants.
+repository's root), `GATEDEVAL_DRILL_SEED` another seed for its instants, `GATEDEVAL_DRILL_KILLS` another number.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Session:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background job
             )
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = STARTED) -> bool:
@@ -297,9 +298,10 @@ def test_killed_at_twenty_random_instants_the_table_is_the_same_byte_for_byte(fo
     print(f"seed {seed}")
     whole = Session(cwd, name, run=tmp_path / "whole" / "run")
     assert whole.end(3000) == 0, whole.stderr[-3000:]
-    done = drill(cwd, name, tmp_path, seed)
+    kills = int(os.environ.get("GATEDEVAL_DRILL_KILLS", "20"))
+    done = drill(cwd, name, tmp_path, seed, kills)
     run, last = done["run"], done["last"]
-    assert done["hit"] >= 15, "too many kills came too late: the drill proves little"
+    assert done["hit"] >= 0.75 * kills, "too many kills came too late: the drill proves little"
 
     assert last.stdout == whole.stdout
     for style, fmt in (("table5", "md"), ("table5", "csv"), ("tasks", "csv"), ("tasks", "json"), ("table5", "latex")):
