@@ -29,7 +29,7 @@ from harness.store import Store
 from harness.tables import Column, Entry, Table, cells_frame
 from harness.tables.delta import lines
 from harness.types import Cell, GatedevalError
-from tests.sample_runs import answer, config, sample, table5_cells, write_run
+from tests.sample_runs import YARN, answer, config, sample, table5_cells, write_run
 
 ODD = r"50% & <b>_#1</b> $x^2$ | {a\b} ~ é"
 
@@ -449,7 +449,7 @@ def test_a_million_samples_in_twenty_seconds_and_two_gigabytes(tmp_path: Path) -
     settings = config(models=[f"m{i}" for i in range(10)], lengths=[4096 << i for i in range(6)])
     settings["contexts"] = [
         {"label": "native", "max_length": 131072},
-        {"label": "YaRN", "max_length": 131072, "yarn": {"factor": 4}},
+        {"label": "YaRN", "max_length": 131072, "yarn": YARN},
     ]
     settings["benchmarks"] = settings["benchmarks"][:1]
     cells: dict[Cell, int | None] = {
