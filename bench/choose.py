@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from common import ROOT, data_folder, emit, note, skip
@@ -87,9 +88,10 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=5, help="per subject, our way")
     parser.add_argument("--slow", type=int, default=5, help="questions for their way, spread over the subjects")
     parser.add_argument("--subjects", type=int, default=10)
+    parser.add_argument("--model", type=Path, default=MODEL)
     args = parser.parse_args()
-    if not MODEL.is_dir():
-        skip("choose", "no SmolLM2 here: python scripts/build_smollm2.py makes it")
+    if not args.model.is_dir():
+        skip("choose", f"no model in {args.model.name}: python scripts/build_smollm2.py makes SmolLM2-135M")
     if data_folder() is None:
         skip("choose", "no MMLU data: set GATEDEVAL_DATA")
 
@@ -98,8 +100,8 @@ def main() -> None:
     from harness.names import MMLU_SUBJECTS
 
     subjects = MMLU_SUBJECTS[: args.subjects]
-    model = Model(label="SmolLM2-135M", path=str(MODEL), dtype="float32")
-    setting = ContextSetting(label="native", max_length=4096)
+    model = Model(label=args.model.name, path=str(args.model), dtype="float32")
+    setting = ContextSetting(label="native")
     with Engine(model, [setting], EngineOptions(enforce_eager=True)) as engine:
         asked = questions(args.questions, subjects, engine, model)
         every = [q for of_subject in asked.values() for q in of_subject]

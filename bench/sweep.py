@@ -17,6 +17,8 @@ from typing import Any
 
 from common import CACHE, emit, note
 
+END = object()
+
 
 class Clock:
     """Wraps the engine's verbs and counts seconds: starting, answering, switching."""
@@ -51,18 +53,18 @@ class Clock:
                 source = iter(requests)
                 while True:
                     before = time.perf_counter()
-                    item = next(source, None)
+                    item = next(source, END)  # None means "not ready yet"
                     pulling += time.perf_counter() - before
-                    if item is None:
+                    if item is END:
                         return
                     yield item
 
             answers = answer(engine, pulled(), *args, **kwargs)
             while True:
                 before, so_far = time.perf_counter(), pulling
-                item = next(answers, None)
+                item = next(answers, END)
                 clock.answering += time.perf_counter() - before - (pulling - so_far)
-                if item is None:
+                if item is END:
                     return
                 yield item
 
