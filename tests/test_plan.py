@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from harness.twin import make_tiny
 from harness.types import Benchmark, Cell, GatedevalError
 from tests.helpers import altered
 
+ROOT = Path(__file__).resolve().parent.parent
 CHAT = (
     "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
@@ -54,6 +57,27 @@ def test_a_prompt_that_does_not_fit_is_refused_at_plan_time_with_its_count(tiny:
     assert "over the 512 of context 'short'" in refused.refusals[0]
     with pytest.raises(GatedevalError, match="cannot be run"):
         refused.check()
+
+
+def test_a_plan_counts_what_is_sent_and_imports_neither_torch_nor_transformers(tiny: Path, shared: Path) -> None:
+    """Counted by the tokenizers library alone, which is what keeps `gatedeval plan` below three seconds."""
+    mmlu = {"mmlu": {"subjects": ["anatomy"], "samples": 3}}
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.test_plan import Path, plan
+contexts = [{{"label": "long", "rope_theta": 1e6, "max_length": 8192}}]
+made = plan(Path({str(tiny)!r}), {mmlu!r}, data={str(shared / "data")!r}, contexts=contexts)
+made.check()
+print([m for m in ("torch", "transformers", "vllm") if m in sys.modules], list(made.tokens.values()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    data = DataFolder(shared / "data")
+    setup = Setup(Tokenizer(tiny / "baseline"), data, 42)
+    benchmark = Benchmark(kind="mmlu", tasks=("anatomy",), samples=3)
+    jobs = benchmarks.jobs(benchmark, Cell("a", "c", "mmlu", "anatomy"), setup, 0)
+    tokens = sum(len(setup.tokenizer.encode(job.ask.pairs[0][0])) for job in jobs)
+    assert done.stdout.strip() == f"[] [{tokens}, {tokens}]"
 
 
 def test_missing_data_names_the_file_before_anything_runs(tiny: Path, tmp_path: Path) -> None:
