@@ -61,9 +61,9 @@ def nobody_stays() -> Iterator[None]:
     """A test that fails must not leave its run behind."""
     yield
     for session in Session.begun:
-        with contextlib.suppress(ProcessLookupError):
+        if session.process.poll() is None:
             os.killpg(session.process.pid, signal.SIGKILL)
-        session.process.wait()
+            session.process.wait()
     Session.begun.clear()
 
 
