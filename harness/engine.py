@@ -154,7 +154,8 @@ class Engine:
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")  # of the libraries, once per worker process
+        # Of the libraries, once per worker process; and of what a stopped engine leaves to be swept up.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning,ignore:resource_tracker:UserWarning")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")  # vLLM's default leaves one core idle
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(self._cache_gib()))
