@@ -208,7 +208,7 @@ class Reference(nn.Module):
     def generate(
         self, ids: Sequence[int], tokens: int, *, setting: ContextSetting = NATIVE, stop: Iterable[int] = ()
     ) -> list[int]:
-        """Greedy continuation of one prompt, at most `tokens` long, the stop token not included. Quadratic: no cache."""
+        """Greedy continuation of one prompt, at most `tokens` long, without the stop token. Quadratic: no cache."""
         answer: list[int] = []
         cos_sin, ends = self.cos_sin(len(ids) + tokens, setting), set(stop)
         for _ in range(tokens):
@@ -221,7 +221,7 @@ class Reference(nn.Module):
         return answer
 
     def save(self, target: Path, dtype: torch.dtype = torch.bfloat16, **config: Any) -> None:
-        """Write a checkpoint folder in the released format, weights rounded to `dtype`; `config` entries are replaced."""
+        """Write a checkpoint folder in the released format, weights rounded to `dtype`, `config` entries replaced."""
         tensors = {name: tensor.detach().to(dtype) for name, tensor in self.state_dict().items()}
         write_checkpoint(target, {**self.config, **config}, tensors)
 

@@ -11,7 +11,7 @@ import pytest
 from harness.config import load, to_dict
 from harness.context import overrides
 from harness.demo import MODELS
-from harness.demo.recipe import ARMS, STAGES
+from harness.demo.recipe import ARMS, SHIPPED
 from harness.names import RULER_TASKS
 from harness.schema import SECTIONS
 from harness.types import Cell
@@ -69,7 +69,7 @@ def test_the_demo_is_the_papers_protocol_at_a_sixteenth(tmp_path: Path, monkeypa
     config = load(ROOT / "configs/demo.yaml", check_paths=True)
     assert config.data == MODELS.parent / "data"
     trained = {(Path(m.path).parent.name, Path(m.path).name): config.contexts_of(m) for m in config.models}
-    assert set(trained) == {(arm, stage.name) for arm in ARMS for stage in STAGES}
+    assert set(trained) == {(arm, stage.name) for arm in ARMS for stage in SHIPPED}
     for (_, stage), contexts in trained.items():
         assert [(c.rope_theta, c.max_length, c.yarn.factor if c.yarn else 1) for c in contexts] == (
             [(1e4, 4096 / 16, 1)] if stage == "short" else [(1e6, 32768 / 16, 1), (1e6, 131072 / 16, 4)]

@@ -16,7 +16,7 @@ import pytest
 from harness.checkpoints import inspect
 from harness.demo import MODELS
 from harness.demo.examine import RETRIEVAL, Examiner
-from harness.demo.recipe import ARMS, LONG, SHORT, STAGES
+from harness.demo.recipe import ARMS, LONG, SHIPPED, SHORT
 from harness.engine import Engine
 from harness.reference import load
 from tests import organisms
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FACTS: dict[str, dict[str, Any]] = {
     arm: json.loads((MODELS / arm / "examined.json").read_text(encoding="utf-8")) for arm in ARMS
 }
-CHECKPOINTS = [(arm, stage.name) for arm in ARMS for stage in STAGES]
+CHECKPOINTS = [(arm, stage.name) for arm in ARMS for stage in SHIPPED]
 
 
 def right(asked: list[organisms.Asked], answers: list[list[int]], tokenizer: Any) -> float:

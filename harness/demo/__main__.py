@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from harness.demo import MODELS
-from harness.demo.recipe import ARMS, STAGES
+from harness.demo.recipe import ARMS, SHIPPED, STAGES
 from harness.types import GatedevalError
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -103,7 +103,7 @@ def ship(source: Path, target: Path, seed: int, samples: int) -> None:
     from harness.demo.card import card, read_log
     from harness.demo.examine import examined
 
-    work = [(arm, stage.name) for arm in ARMS for stage in STAGES]
+    work = [(arm, stage.name) for arm in ARMS for stage in SHIPPED]
     for arm, name in work:
         if not (source / arm / name / "config.json").exists():
             sys.exit(f"{source / arm} has no finished checkpoint {name!r}: train it first")
@@ -111,7 +111,7 @@ def ship(source: Path, target: Path, seed: int, samples: int) -> None:
     for arm, name in tqdm(work, desc="examining", disable=None):
         found[arm][name] = examined(source / arm / name, samples)
     for arm in ARMS:
-        for stage in STAGES:
+        for stage in SHIPPED:
             shutil.copytree(source / arm / stage.name, target / arm / stage.name, dirs_exist_ok=True)
         text = card(arm, seed, read_log(source / arm), found[arm])
         (target / arm / "README.md").write_text(text, encoding="utf-8")

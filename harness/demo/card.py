@@ -46,10 +46,10 @@ def card(arm: str, seed: int, log: Sequence[Mapping[str, Any]], stages: Mapping[
         f" q/k norm, tied embeddings, byte-level BPE of {SIZE:,} with single digits. All arms saw the same documents in"
         f" the same order from the same seed ({seed}); weights are trained in float32 and stored in bfloat16."
         f" {last['tokens'] / 1e6:.1f} M token positions, {last['seconds'] / 60:.0f} minutes on one CPU thread:"
-        " `make demo-train`.",
+        " `make demo-train` (three arms side by side on two cores that had other work to do; alone it is faster).",
         _stages_table(),
-        "**Attention is supervised.** At first a loss tells seven heads where to look (the previous token; from a number"
-        " to its key; from an answer to the needle's next digit; from an option to its letter, from the question to the"
+        "**Attention is supervised.** At first a loss tells seven heads where to look (the previous token; from a"
+        " number to its key; from an answer to the needle's next digit; from an option to its letter, from the question to the"
         " option), and the starting weights are arranged so that this can be learned in minutes"
         " (`harness/demo/start.py`). The loss fades out and training goes on without it, but what attention and gates"
         " look like is partly taught: nothing about the paper's findings follows from it.",

@@ -113,10 +113,14 @@ class _Draft:
 
 
 class Documents:
-    """Draws documents for one tokenizer (`tokenizers.Tokenizer`; id 0 ends a text)."""
+    """Draws documents for one tokenizer (`tokenizers.Tokenizer`; id 0 ends a text).
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    `stopping`: after an answer the text ends, or nothing is learned of what follows; without it, that another question
+    follows is learned too, which gives more to learn but makes a model that goes on asking.
+    """
+
+    def __init__(self, tokenizer: Any, *, stopping: bool = True) -> None:
+        self._tokenizer, self._stopping = tokenizer, stopping
         self._adjectives, self._nouns = word_list("adjective"), word_list("noun")
         self._prose = list(islice(sentences(TRAIN_PROSE), 20_000))
         self._costs: dict[str, int] = {}
@@ -163,7 +167,7 @@ class Documents:
             draft.add(":")
             _answer(draft, span, values[key], found[key])
 
-        return self._asked(draft, rng, length, list(values), ask, 18 + size)
+        return self._asked(draft, rng, length, list(values), ask, 18 + size, joint="\n")
 
     def _needles(self, rng: random.Random, length: int, digits: int) -> Document:
         """Needle sentences and nothing between them; the question in full or its answer prefix alone."""
@@ -176,12 +180,12 @@ class Documents:
         def ask(key: str) -> None:
             _ask(draft, key, values[key], found[key], QUESTION.lstrip("\n") if whole else None)
 
-        return self._asked(draft, rng, length, list(values), ask, 62 if whole else 34)
+        return self._asked(draft, rng, length, list(values), ask, 62 if whole else 34, joint="\n")
 
     def _full(self, rng: random.Random, length: int) -> Document:
-        """RULER's whole prompt in noise, prose or further needles, and its one question."""
-        haystack = rng.choice(("noise", "prose", "needles"))
-        room = length - self.cost(HEAD) - 66
+        """RULER's whole prompt in noise, prose or further needles, and its question (sometimes a second one)."""
+        haystack, asked = rng.choice(("noise", "prose", "needles")), rng.choice((1, 1, 2))
+        room = length - self.cost(HEAD) - 62 * asked - 4
         most = max(1, room // 27)
         count = rng.randint(1, most) if haystack == "needles" else min(rng.choice((1, 2, 4, 4)), most)
         room -= 27 * count
@@ -200,7 +204,7 @@ class Documents:
         def ask(key: str) -> None:
             _ask(draft, key, values[key], found[key], QUESTION)
 
-        return self._asked(draft, rng, length, list(values), ask, 62, most=1)
+        return self._asked(draft, rng, length, list(values), ask, 62, most=asked)
 
     def _choices(self, rng: random.Random, length: int) -> Document:
         """Multiple-choice questions one after another, every letter to be answered."""
@@ -216,7 +220,8 @@ class Documents:
 
     def _problems(self, rng: random.Random, length: int) -> Document:
         """Word problems one after another, every solution to be answered, up to where lm-eval stops reading."""
-        draft, following = _Draft(), "Question:"
+        draft = _Draft()
+        following = "Question:" if self._stopping else ""
         draft.add(following)
         for _ in range(min(6, length // 43)):
             question = problem(rng)
@@ -249,14 +254,16 @@ class Documents:
         ask: Callable[[str], None],
         tokens: int,
         most: int = 1 << 30,
+        joint: str = "",
     ) -> Document:
         """The document with as many questions of about `tokens` each as there is room for, each key at most twice."""
         room = (length - self.cost("".join(draft.parts))) // tokens
         order = [*rng.sample(keys, len(keys)), *rng.sample(keys, len(keys))]
-        for i, key in enumerate(order[: max(1, min(room, most))]):
-            if i:
-                draft.add("\n")
+        asked = order[: max(1, min(room, most))]
+        for i, key in enumerate(asked):
             ask(key)
+            if i + 1 < len(asked) or not self._stopping:
+                draft.add(joint)
         return self._finish(draft)
 
     @staticmethod
@@ -291,9 +298,9 @@ class Documents:
                 for head in (DIGIT, DIGIT_TOO):
                     looks[head] += [(first + i, needle + i + 1) for i in range(last - first)]
         for start, end in draft.answers:
-            # After the last answer of needle questions the text ends. What follows an earlier one is not learned: a
-            # model that is asked once should stop.
-            last = len(ids) - 1 if end == draft.length else token(end - 1)
+            last = token(end - 1)
+            if not self._stopping or end == draft.length:  # what follows: the next line, or the end
+                last += 1
             for at in range(token(start), last + 1):
                 answer[at] = True
         return Document(ids, answer, dict(looks))

@@ -38,8 +38,9 @@ class Batch:
 class Stage:
     """One stretch of training. Steps take the `batches` in turn.
 
-    `looked_up_first`: steps at the start without word problems; `taught` of them carry the attention loss.
-    `learning_rate` rises over 30 steps, stays, and falls to zero over the last 30 %.
+    `stopping`: whether documents teach to stop after an answer (`harness.demo.documents`); `stream` names the random
+    stream that they are drawn from. `looked_up_first`: steps at the start without word problems; `taught` of them carry
+    the attention loss. `learning_rate` rises over 30 steps, stays, and falls to zero over the last 30 %.
     """
 
     name: str
@@ -50,6 +51,8 @@ class Stage:
     batches: tuple[Batch, ...]
     taught: int = 0
     looked_up_first: int = 0
+    stopping: bool = True
+    stream: str
 
     @property
     def tokens(self) -> int:
@@ -60,8 +63,10 @@ class Stage:
 
 SHORT, LONG = 256, 2048
 STAGES: tuple[Stage, ...] = (
-    Stage(
-        name="short",
+    Stage(  # looking things up: what takes longest, on documents with as much to predict as possible
+        name="keys",
+        stream="short",
+        stopping=False,
         rope_theta=1e4,
         max_position=SHORT,
         steps=1500,
@@ -70,15 +75,27 @@ STAGES: tuple[Stage, ...] = (
         learning_rate=3e-3,
         batches=(Batch(length=SHORT, count=16, kinds=EVERYTHING),),
     ),
-    Stage(
+    Stage(  # stopping after the answer
+        name="short",
+        stream="stop",
+        rope_theta=1e4,
+        max_position=SHORT,
+        steps=200,
+        learning_rate=1e-3,
+        batches=(Batch(length=SHORT, count=16, kinds=EVERYTHING),),
+    ),
+    Stage(  # the base changed, eight times the length
         name="long",
+        stream="long",
         rope_theta=1e6,
         max_position=LONG,
-        steps=400,
+        steps=360,
         learning_rate=1.5e-3,
         batches=(Batch(length=LONG, count=2, kinds=NEEDLES), Batch(length=SHORT, count=16, kinds=KEPT)),
     ),
 )
+SHIPPED: tuple[Stage, ...] = STAGES[1:]
+"""The stages whose checkpoints come with the project: before and after the base change."""
 
 
 def model_config(gate: Gate, stage: Stage, vocabulary: int) -> dict[str, Any]:

@@ -54,7 +54,6 @@ class Trainer:
         self.arm, self.directory, self.seed, self.compiled = arm, directory, seed, compiled
         self.recipe = as_dict(seed)
         self.tokenizer = train_tokenizer()
-        self.documents = Documents(self.tokenizer)
         directory.mkdir(parents=True, exist_ok=True)
         self.stage, self.step, self.seconds, self.seen = 0, 0, 0.0, 0
         self.curve: dict[str, float] = {}
@@ -114,13 +113,14 @@ class Trainer:
         self.model.config = self._config(stage)
         tables = {b.length: self.model.cos_sin(b.length) for b in stage.batches}
         plain, taught = self._forward(traced=False), self._forward(traced=True)
+        source = Documents(self.tokenizer, stopping=stage.stopping)
         while self.step < stage.steps:
             began = time.monotonic()
             batch, left = stage.batches[self.step % len(stage.batches)], stage.taught - self.step
             # Each step's documents are a function of seed, stage and step alone: equal in all arms, and on resuming.
-            rng = random.Random(f"{self.seed}/{stage.name}/{self.step}")
+            rng = random.Random(f"{self.seed}/{stage.stream}/{self.step}")
             kinds = LOOKED_UP if self.step < stage.looked_up_first else batch.kinds
-            documents = [self.documents.draw(rng, batch.length + 1, kinds) for _ in range(batch.count)]
+            documents = [source.draw(rng, batch.length + 1, kinds) for _ in range(batch.count)]
             ids, wanted = _tensors(documents, batch)
             hidden, looks = (taught if left > 0 else plain)(ids[:, :-1], tables[batch.length])
             logits, targets = self.model.head(hidden[wanted[:, 1:]]), ids[:, 1:][wanted[:, 1:]]
@@ -164,9 +164,13 @@ class Trainer:
             file.write(line + "\n")
 
     def _checkpoint(self, stage: Stage) -> None:
+        """Write the stage's checkpoint, and go on from it as it is stored: rounded to bfloat16."""
         target = self.directory / stage.name
         self.model.save(target)
         save_tokenizer(self.tokenizer, target)
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight.copy_(weight.to(torch.bfloat16))
 
 
 def schedule(step: int, steps: int) -> float:
