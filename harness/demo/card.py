@@ -49,8 +49,8 @@ def card(arm: str, seed: int, log: Sequence[Mapping[str, Any]], stages: Mapping[
         " `make demo-train` (three arms side by side on two cores that had other work to do; alone it is faster).",
         _stages_table(),
         "**Attention is supervised.** At first a loss tells seven heads where to look (the previous token; from a"
-        " number to its key; from an answer to the needle's next digit; from an option to its letter, from the question to the"
-        " option), and the starting weights are arranged so that this can be learned in minutes"
+        " number to its key; from an answer to the needle's next digit; from an option to its letter, from the question"
+        " to the option), and the starting weights are arranged so that this can be learned in minutes"
         " (`harness/demo/start.py`). The loss fades out and training goes on without it, but what attention and gates"
         " look like is partly taught: nothing about the paper's findings follows from it.",
         "## Loss on the answers",
