@@ -87,6 +87,8 @@ def one(arm: str, directory: Path, seed: int) -> None:
         Trainer(arm, directory, seed).run(tell)
     except GatedevalError as error:
         sys.exit(f"{arm}: {error}")
+    except KeyboardInterrupt:  # a terminal's Ctrl-C reaches both processes: the parent says what there is to say
+        sys.exit(130)
 
 
 @main.command()
