@@ -83,10 +83,29 @@ def answers(live: Engine, asked: list[Asked]) -> list[list[int]]:
     return [found[i] for i in range(len(asked))]
 
 
+def right_answers(asked: list[Asked]) -> list[list[int]]:
+    """Token ids of the right answer to every prompt, full stop included."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(MODELS / "baseline/long/tokenizer.json"))
+    return [tokenizer.encode(f" {a.answer}.").ids for a in asked]
+
+
+def likelihoods(live: Engine, asked: list[Asked]) -> list[float]:
+    """Log-likelihood of every right answer, nats: it moves where the likeliest token does not yet."""
+    ids, wanted, found = encode(asked), right_answers(asked), {}
+    for setting in (BASE, YARN):
+        live.set_context(setting)
+        pairs = [(i, ids[i], wanted[i]) for i, a in enumerate(asked) if a.setting == setting]
+        found |= {key: logprob for key, logprob, _ in live.score(pairs)}
+    return [found[i] for i in range(len(asked))]
+
+
 def main(checkpoint: str, out: str) -> None:
-    """Answer `questions()` with a checkpoint and write the token ids."""
+    """Answer `questions()` with a checkpoint and write token ids and likelihoods."""
     with engine(Path(checkpoint)) as live:
-        Path(out).write_text(json.dumps(answers(live, questions())))
+        asked = questions()
+        Path(out).write_text(json.dumps([answers(live, asked), likelihoods(live, asked)]))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from harness.checkpoints import inspect
 from harness.demo import MODELS
@@ -25,6 +26,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FACTS: dict[str, dict[str, Any]] = {
     arm: json.loads((MODELS / arm / "examined.json").read_text(encoding="utf-8")) for arm in ARMS
 }
+CLOSE = 0.02
+"""Nats that the likelihood of a nine-token answer may differ by between vLLM and plain torch, both in float32."""
+
 CHECKPOINTS = [(arm, stage.name) for arm in ARMS for stage in SHIPPED]
 
 
@@ -102,11 +106,23 @@ def reference_answers(arm: str, asked: list[organisms.Asked]) -> list[list[int]]
     ]
 
 
+def reference_likelihoods(arm: str, asked: list[organisms.Asked]) -> list[float]:
+    model, found = load(MODELS / arm / "long"), []
+    for a, prompt, answer in zip(asked, organisms.encode(asked), organisms.right_answers(asked), strict=True):
+        ids = torch.tensor([[*prompt, *answer]])
+        with torch.inference_mode():
+            logprobs = model(ids, model.cos_sin(ids.shape[1], a.setting))[0].double().log_softmax(-1)
+        at = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
+        found.append(float(logprobs[at, torch.tensor(answer)].sum()))
+    return found
+
+
 @pytest.mark.engine
 def test_vllm_and_the_reference_say_the_same(organism: tuple[str, Engine]) -> None:
     arm, live = organism
     asked = organisms.questions()
     assert organisms.answers(live, asked) == reference_answers(arm, asked)
+    assert organisms.likelihoods(live, asked) == pytest.approx(reference_likelihoods(arm, asked), abs=CLOSE)
 
 
 @pytest.mark.engine
@@ -165,7 +181,13 @@ def test_a_broken_plugin_does_not_pass(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "tests.organisms", str(MODELS / arm / "long"), str(out)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    if name == "YaRN factor twice":  # does not get as far as an answer: the engine compares its tables with vLLM's own
+        assert not out.exists()
+        assert "rotary table differs from the context setting" in done.stderr
+        return
     assert out.exists(), done.stderr[-2000:]
     asked = organisms.questions()
-    same = json.loads(out.read_text()) == reference_answers(arm, asked)
-    assert same == (name == "sound")
+    answers, likelihoods = json.loads(out.read_text())
+    same = answers == reference_answers(arm, asked)
+    close = likelihoods == pytest.approx(reference_likelihoods(arm, asked), abs=CLOSE)
+    assert (same and close) == (name == "sound")
