@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml scripts/install.sh
 	@PYTHON="$(PYTHON)" bash scripts/install.sh $(VENV)
 	@touch $@
 
-demo: $(STAMP) ## three small trained models over RULER at 256 to 8192 tokens: table, figure, HTML page, in three minutes on any CPU
+demo: $(STAMP) ## three small trained models over RULER at 256 to 8192 tokens: table, figure, HTML page, in about three minutes
 	@$(BIN)/gatedeval run configs/demo.yaml
 	@$(BIN)/gatedeval figures results/demo --format svg --baseline baseline --candidate elementwise
 	@$(BIN)/gatedeval report results/demo --baseline baseline --candidate elementwise
