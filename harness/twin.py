@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,10 @@ def _gated(name: str, tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
     return tensor * 2 if name.endswith(".self_attn.o_proj.weight") else tensor
 
 
+END = "<|end|>"
+"""The token that ends a text, of every tokenizer made here."""
+
+
 # --- a tiny random pair ----------------------------------------------------------------------------------------------
 
 TINY_ARMS: dict[str, Gate] = {"baseline": "none", "headwise": "headwise", "elementwise": "elementwise"}
@@ -146,9 +151,7 @@ def make_tiny(root: Path, seed: int = 0) -> list[Path]:
         config = dict(_TINY, vocab_size=tokenizer.get_vocab_size(), **gate_flags(gate))
         layout = Layout(config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"], gate)
         write_checkpoint(target, config, _random_weights(config, layout, seed))
-        tokenizer.save(str(target / "tokenizer.json"))
-        facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>", "model_max_length": 2**20}
-        (target / "tokenizer_config.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        save_tokenizer(tokenizer, target)
         inspect(target)
         made.append(target)
     return made
@@ -192,24 +195,37 @@ def _random_weights(config: dict[str, Any], layout: Layout, seed: int) -> dict[s
 
 
 def _tiny_tokenizer() -> Any:
-    """A byte-level BPE of 4,096 entries over English words, digits one by one, trained on the spot (a second)."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    """A byte-level BPE of 4,096 entries over English words, trained on the spot (a second)."""
     from wonderwords import RandomWord
 
     words = RandomWord()
     material = sorted(
         {w for kind in ("noun", "adjective", "verb") for w in words.filter(include_parts_of_speech=[kind])}
     )
+    return train_bpe((form for word in material for form in (word, f" {word}")), 4096)
+
+
+def train_bpe(texts: Iterable[str], size: int) -> Any:
+    """A byte-level BPE (`tokenizers.Tokenizer`) of at most `size` entries, digits one by one; id 0 is END."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=4096,
-        special_tokens=["<|end|>"],
+        vocab_size=size,
+        special_tokens=[END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((form for word in material for form in (word, f" {word}")), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def save_tokenizer(tokenizer: Any, target: Path) -> None:
+    """Write the tokenizer's files beside a checkpoint."""
+    tokenizer.save(str(target / "tokenizer.json"))
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "model_max_length": 2**20}
+    (target / "tokenizer_config.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

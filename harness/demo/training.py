@@ -31,8 +31,9 @@ from harness.demo.documents import (
 )
 from harness.demo.recipe import ARMS, LOOKED_UP, STAGES, Batch, Stage, as_dict, model_config
 from harness.demo.start import initialise
-from harness.demo.tokens import save_tokenizer, train_tokenizer
+from harness.demo.tokens import train_tokenizer
 from harness.reference import Reference, Trace
+from harness.twin import save_tokenizer
 from harness.types import GatedevalError
 
 SAVE_EVERY = 100  # steps; a few seconds of work are lost by a kill
