@@ -24,6 +24,7 @@ from harness.demo.prose import HAYSTACK_SEED, essay, files, prose, sentences
 from harness.demo.words import CATEGORIES
 from harness.engine import Completion
 from harness.lmtasks import OUR_TASKS, load_tasks
+from harness.twin import train_bpe
 from harness.types import GatedevalError
 from tasks.ruler import RulerTokenizer, generate, load_tokenizer
 from tasks.ruler.haystack import load_essay
@@ -89,8 +90,6 @@ def test_config_names_the_folder_relative_to_itself(tmp_path: Path, monkeypatch:
 @pytest.fixture(scope="module")
 def small_bpe() -> RulerTokenizer:
     """1,280 entries, digits one by one, over the demo's prose, RULER's protocol and its keys: what the demo uses."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     def material() -> Iterator[str]:
         yield LONG
         for word in (*word_list("adjective"), *word_list("noun")):
@@ -98,19 +97,7 @@ def small_bpe() -> RulerTokenizer:
         for _ in range(400):
             yield "\n".join([*(v for v in FAMILIES["niah"].values() if isinstance(v, str)), NOISE])
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=1280,
-        special_tokens=["<|end|>"],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(material(), trainer)
-    return load_tokenizer(tokenizer)
+    return load_tokenizer(train_bpe(material(), 1280))
 
 
 @pytest.mark.parametrize("task", ["niah_single_1", "niah_single_2", "niah_multikey_1", "niah_multikey_2"])

@@ -55,6 +55,14 @@ def gatedeval(folder: Path, *arguments: str, **env: str) -> subprocess.Completed
     )
 
 
+def until_first_sample(run: Path, process: subprocess.Popen[Any]) -> Path:
+    """Wait until a run that was started has stored something (or has ended); its folder of samples."""
+    samples, deadline = run / "samples", time.monotonic() + 240
+    while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    return samples
+
+
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> subprocess.CompletedProcess[str]:
     """The first run, killed in the middle of its first model, then taken up by the same command."""
@@ -65,9 +73,7 @@ def finished(folder: Path) -> subprocess.CompletedProcess[str]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    samples, deadline = folder / "results/small/samples", time.monotonic() + 240
-    while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.02)
+    samples = until_first_sample(folder / "results/small", process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     kept = sum(len(file.read_bytes().splitlines()) for file in samples.glob("*.jsonl"))
@@ -205,9 +211,7 @@ def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None
         stderr=subprocess.PIPE,
         text=True,
     )
-    samples, deadline = folder / "died/samples", time.monotonic() + 240
-    while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.02)
+    until_first_sample(folder / "died", process)
     for child in psutil.Process(process.pid).children(recursive=True):
         if "EngineCore" in " ".join(child.cmdline() or [child.name()]):
             child.kill()
