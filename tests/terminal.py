@@ -58,11 +58,13 @@ def in_terminal(
     columns: int = 110,
     env: dict[str, str] | None = None,
     keys: Callable[[Screen], bytes] = lambda screen: b"",
+    started: Callable[[int], object] = lambda pid: None,
 ) -> tuple[list[Screen], int]:
     """Run Python with `arguments` on a terminal of its own; every screen it showed, and its exit status.
 
     `keys` is shown every screen and says what the person types next: b"\\x03" is Ctrl-C, which the terminal turns into
-    a signal to every process in front of it, as it does for people.
+    a signal to every process in front of it, as it does for people. `started` is told the id of the process, which is
+    also that of its session.
     """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -76,6 +78,7 @@ def in_terminal(
         start_new_session=True,
         preexec_fn=_own_the_terminal,
     )
+    started(process.pid)
     os.close(slave)
     terminal, screens = Terminal(), []
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -90,6 +90,7 @@ def test_config_names_the_folder_relative_to_itself(tmp_path: Path, monkeypatch:
 @pytest.fixture(scope="module")
 def small_bpe() -> RulerTokenizer:
     """1,280 entries, digits one by one, over the demo's prose, RULER's protocol and its keys: what the demo uses."""
+
     def material() -> Iterator[str]:
         yield LONG
         for word in (*word_list("adjective"), *word_list("noun")):
