@@ -94,7 +94,7 @@ class GatedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.layout = layout
-        self.head_dim = layout.head_dim
+        self.head_dim, self.gate_dim = layout.head_dim, layout.gate_dim
         self.qkv_proj = QKVGParallelLinear(hidden_size, layout, bias=qkv_bias, prefix=f"{prefix}.qkv_proj")
         self.num_heads, self.num_kv_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
         self.o_proj = RowParallelLinear(
@@ -130,10 +130,14 @@ class GatedAttention(nn.Module):
         attention output or the gate's part of the projection again, and at 8K tokens two fresh tensors cost more than
         the arithmetic.
         """
-        if self.layout.gate == "none":
+        if self.gate_dim == 0:
             return attn_TE
-        attn_THD, shape = attn_TE.view(-1, self.num_heads, self.head_dim), (-1, self.num_heads, self.layout.gate_dim)
-        if torch.compiler.is_compiling():
-            return (attn_THD * torch.sigmoid(gate_TG).view(shape)).view(attn_TE.shape)
-        attn_THD.mul_(gate_TG.sigmoid_().view(shape))
+        compiling = torch.compiler.is_compiling()
+        gate_TG = torch.sigmoid(gate_TG) if compiling else gate_TG.sigmoid_()
+        if self.gate_dim == self.head_dim:  # no views where none are needed: in a decode step they cost like arithmetic
+            return attn_TE * gate_TG if compiling else attn_TE.mul_(gate_TG)
+        attn_THD, gate_TH1 = attn_TE.view(-1, self.num_heads, self.head_dim), gate_TG.unsqueeze(-1)
+        if compiling:
+            return (attn_THD * gate_TH1).view(attn_TE.shape)
+        attn_THD.mul_(gate_TH1)
         return attn_TE
