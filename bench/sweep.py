@@ -1,9 +1,9 @@
 """What changing the context setting costs: a sweep's wall time over the time that the engine was answering.
 
-Two tiny models (random weights; the smaller, the harder the comparison), 12 settings of base x factor, in the way that
-`gatedeval sweep` runs them. "Inside generate" is the time between asking the engine for the next answer and having it,
-less the time it took to make the prompts that it pulled meanwhile. The ratio leaves the engines' starts out; they stand
-beside it, and must be as many as there are models.
+The demo's baseline and elementwise model (one million parameters: the smaller, the harder the comparison), 12 settings
+of base x factor, in the way that `gatedeval sweep` runs them. "Inside generate" is the time between asking the engine
+for the next answer and having it, less the time it took to make the prompts that it pulled meanwhile. The ratio leaves
+the engines' starts out; they stand beside it, and must be as many as there are models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import CACHE, emit, note
+from common import ROOT, emit, note
 
 END = object()
 
@@ -74,7 +74,7 @@ class Clock:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", help="[LABEL=]PATH (default: two tiny ones are made)")
+    parser.add_argument("--models", nargs="*", help="[LABEL=]PATH (default: two of the demo's)")
     parser.add_argument("--rope-theta", default="1e4,5e4,1e6,1e7")
     parser.add_argument("--yarn-factor", default="1,2,4")
     parser.add_argument("--original", type=int, default=1024)
@@ -88,11 +88,9 @@ def main() -> None:
     from harness.plan import build
     from harness.progress import Progress
     from harness.runner import run
-    from harness.twin import make_tiny
 
-    if not args.models:
-        make_tiny(CACHE / "tiny")
-    models = args.models or [str(CACHE / "tiny" / arm) for arm in ("baseline", "headwise")]
+    demo = ROOT / "harness" / "demo" / "models"
+    models = args.models or [f"{arm}={demo / arm / 'long'}" for arm in ("baseline", "elementwise")]
     clock = Clock()
     clock.install()
     begin = time.perf_counter()
