@@ -305,7 +305,7 @@ def main() -> None:
 def _leave(code: int) -> NoReturn:
     """Exit as Python does, but leave memory to the system: taking vLLM's modules apart one by one takes seconds."""
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(BrokenPipeError):
             stream.flush()
     os._exit(code)
