@@ -1,8 +1,9 @@
 """What the harness adds: `gatedeval run` against vLLM's own `LLM.generate` on the same token ids, in turn.
 
 The ratio is (wall of the whole command, minus the engine's start) / (wall of `generate`): imports, planning, making the
-samples, scoring, storing and the final table all count against the harness. Without --model a tiny model with random
-weights is made: the smaller the model, the harder the comparison.
+samples, scoring, storing and the final table all count against the harness. The smaller the model, the harder the
+comparison: what comes before and after takes about a second whatever the model. By default a model with random weights
+is made: 25 million parameters (`bench/gate.py`'s small shape), or with --tiny less than one million.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, emit, note
+from common import CACHE, ROOT, emit, note
 
 LENGTHS = (1024, 2048, 3072, 4096)
 TASKS = ("niah_single_1", "fwe")  # both make their samples without data files
 
 
-def config_text(model: Path, samples: int, eager: bool) -> str:
+def config_text(model: Path, tokenizer: Path, samples: int, eager: bool) -> str:
     """A config of `samples` samples at 1K to 4K."""
+    paths = f"path: {json.dumps(str(model))}, tokenizer: {json.dumps(str(tokenizer))}"
     each = max(1, samples // (len(LENGTHS) * len(TASKS)))
     return f"""
 name: overhead
-models: [{{label: model, path: {json.dumps(str(model))}, dtype: float32}}]
+models: [{{label: model, {paths}, dtype: float32}}]
 contexts: [{{label: base, rope_theta: 1000000, max_length: 4096}}]
 benchmarks: [{{ruler: [{", ".join(TASKS)}], lengths: {list(LENGTHS)}, samples: {each}}}]
 engine: {{enforce_eager: {str(eager).lower()}}}
@@ -102,7 +104,7 @@ def as_child(*arguments: str) -> str:
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONWARNINGS": "ignore::FutureWarning",
+        "PYTHONWARNINGS": "ignore::FutureWarning,ignore:resource_tracker:UserWarning",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }
@@ -113,14 +115,19 @@ def as_child(*arguments: str) -> str:
 
 def measure(args: argparse.Namespace, folder: Path) -> None:
     """Print one line a pair, and the median ratio."""
-    model = args.model
+    model, tokenizer = args.model, args.model
     if model is None:
+        from gate import checkpoint
+
         from harness.twin import make_tiny
 
-        make_tiny(folder / "tiny")
-        model = folder / "tiny" / args.arm
+        make_tiny(CACHE / "tiny")
+        model = tokenizer = CACHE / "tiny" / args.arm
+        if not args.tiny:
+            gate = "none" if args.arm == "baseline" else args.arm
+            model = Path(checkpoint("small", 2, gate, tokenizer).path)
     config, requests = folder / "overhead.yaml", folder / "requests.pickle"
-    config.write_text(config_text(model.resolve(), args.samples, not args.compile))
+    config.write_text(config_text(model.resolve(), tokenizer.resolve(), args.samples, not args.compile))
     count = as_child("--dump", str(config), str(requests))
     ratios: list[float] = []
     answering: list[float] = []
@@ -145,10 +152,12 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         )
     ratio, inner = statistics.median(ratios), statistics.median(answering)
     fixed = statistics.median(ours - inside for ours, inside, _ in seconds)
+    inside = statistics.median(theirs for _, _, theirs in seconds)
+    size = "given" if args.model else "tiny" if args.tiny else "small"
     emit(
         "overhead",
-        f"`gatedeval run` less its engine's start takes {ratio:.3f}x as long as `LLM.generate` on the same {count}"
-        f" prompts of 1K to 4K tokens (median of {len(ratios)}; at most 1.05 is asked for): {inner:.3f}x between"
+        f"`gatedeval run` less its engine's start takes {ratio:.3f}x as long as `LLM.generate` ({inside:.0f} s) on the"
+        f" same {count} prompts of 1K to 4K tokens ({size} model; median of {len(ratios)}; at most 1.05 is asked for): {inner:.3f}x between"
         f" the first request and the last answer, and {fixed:.1f} s before and after",
         ratio=ratio,
         answering=inner,
@@ -162,8 +171,9 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="checkpoint directory (default: a tiny one is made)")
-    parser.add_argument("--arm", default="baseline", help="which tiny model: baseline, headwise, elementwise")
+    parser.add_argument("--model", type=Path, help="checkpoint directory with its tokenizer (default: one is made)")
+    parser.add_argument("--tiny", action="store_true", help="make one with less than a million parameters")
+    parser.add_argument("--arm", default="baseline", help="what is made: baseline, headwise, elementwise")
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--compile", action="store_true", help="let vLLM compile the model (default: eager)")
