@@ -157,8 +157,8 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     emit(
         "overhead",
         f"`gatedeval run` less its engine's start takes {ratio:.3f}x as long as `LLM.generate` ({inside:.0f} s) on the"
-        f" same {count} prompts of 1K to 4K tokens ({size} model; median of {len(ratios)}; at most 1.05 is asked for): {inner:.3f}x"
-        f" between the first request and the last answer, and {fixed:.1f} s before and after",
+        f" same {count} prompts of 1K to 4K tokens ({size} model; median of {len(ratios)}; at most 1.05 is"
+        f" asked for): {inner:.3f}x between the first request and the last answer, and {fixed:.1f} s before and after",
         ratio=ratio,
         answering=inner,
         fixed_seconds=fixed,
