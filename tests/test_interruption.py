@@ -151,7 +151,7 @@ def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Pa
     time.sleep(delay)
     session.process.kill()
     session.end()
-    assert left_behind(session.process.pid, patience=120) == []  # a second after vLLM is imported, however long it takes
+    assert left_behind(session.process.pid, patience=120) == []  # ends a second after its imports
 
 
 # ------------------------------------------------------------------------------------------------ Ctrl-C, SIGTERM
