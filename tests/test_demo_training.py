@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,10 @@ from harness.demo.start import initialise
 from harness.demo.tokens import train_tokenizer
 from harness.demo.training import Trainer, schedule, teaching
 from harness.reference import Reference, Trace
+from harness.store.files import RunLock
 from harness.types import GatedevalError
 
+ROOT = Path(__file__).resolve().parent.parent
 TOKENIZER = train_tokenizer()
 DOCUMENTS = Documents(TOKENIZER)
 
@@ -182,6 +187,17 @@ def test_another_recipe_is_not_continued(tmp_path: Path) -> None:
     Trainer("baseline", tmp_path, compiled=False).run()
     with pytest.raises(GatedevalError, match="another recipe or seed"):
         Trainer("baseline", tmp_path, seed=1, compiled=False)
+
+
+def test_an_arm_that_is_being_trained_is_not_trained_twice(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path / "lock")
+    command = [sys.executable, "-m", "harness.demo", "one", "baseline", str(tmp_path), "0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    lock.release()
+    assert done.returncode != 0
+    assert f"baseline: {tmp_path} is being written by another process (pid {os.getpid()} on" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["lock"]
 
 
 def test_schedules() -> None:

@@ -79,12 +79,16 @@ def _seen(directory: Path) -> int:
 def one(arm: str, directory: Path, seed: int) -> None:
     """One arm, in this process."""
     from harness.demo.training import Trainer
+    from harness.store.files import RunLock
 
     def tell(tokens: int) -> None:
         (directory / "progress").write_text(str(tokens))
 
     try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(directory / "lock")  # two at once would write each other's states
         Trainer(arm, directory, seed).run(tell)
+        lock.release()
     except GatedevalError as error:
         sys.exit(f"{arm}: {error}")
     except KeyboardInterrupt:  # a terminal's Ctrl-C reaches both processes: the parent says what there is to say

@@ -178,8 +178,8 @@ class RunLock:
             os.close(self._fd)
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise GatedevalError(
-                    f"{path.parent} is being written by another process ({owner}); wait for it, stop it, or use "
-                    "another run name"
+                    f"{path.parent} is being written by another process ({owner}); wait for it, stop it, or "
+                    "choose another output directory"
                 ) from error
             warnings.warn(
                 f"this file system has no locks ({error.strerror}): do not write {path.parent} twice at once",
