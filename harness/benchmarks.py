@@ -131,7 +131,7 @@ def task_names(benchmark: Benchmark) -> tuple[str, ...]:
 
 
 def needed_data(benchmark: Benchmark) -> list[str]:
-    """Names of the data sets (see `harness.data`) that the benchmark reads."""
+    """Names of the data sets (see `harness.wanted`) that the benchmark reads."""
     if benchmark.kind == "ruler":
         from tasks.ruler import NEEDS
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.data import sha256_of
 from harness.gated.layout import (
     ARCHITECTURE,
     ELEMENTWISE_FLAG,
@@ -26,6 +25,7 @@ from harness.gated.layout import (
     needs_our_model,
     tensor_mismatch,
 )
+from harness.textfiles import sha256_of
 from harness.types import Gate, GatedevalError, Model
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")

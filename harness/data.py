@@ -9,10 +9,8 @@ recorded with its sha256, because a score is only as comparable as its data.
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import io
-import json
 import os
 import sys
 import tarfile
@@ -24,108 +22,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.textfiles import read_json, read_json_lines, read_text, sha256_of
 from harness.types import GatedevalError
-
-_GITHUB = "https://raw.githubusercontent.com"
-_RULER = "c3f5e3b4f87f97e048793bb510a3a6b19a46bf3a"
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """One named data set: where it lies in a data folder, which option names it, what needs it, where to get it."""
-
-    patterns: tuple[str, ...]  # globs below the data folder, best first
-    used_by: str
-    bring: str  # what file a person should bring
-    url: str | None = None  # a download pinned to a revision; "hf:REPO@REVISION/FILE" goes through huggingface_hub
-    sha256: str | None = None  # of the downloaded bytes, where known
-    revision: str | None = None
-
-    def folder(self) -> str:
-        """The sub-folder of a data folder that this data set belongs in."""
-        return self.patterns[0].split("/", 1)[0]
-
-
-def _json_patterns(folder: str, *stems: str) -> tuple[str, ...]:
-    return tuple(f"{folder}/{stem}{end}" for stem in stems for end in (".json", ".json.gz", ".jsonl", ".jsonl.gz"))
-
-
-WANTED: dict[str, Wanted] = {
-    "essays": Wanted(
-        _json_patterns("essays", "*PaulGrahamEssays*", "*"),
-        "RULER niah_single_2/3, niah_multikey_1, niah_multivalue, niah_multiquery",
-        'PaulGrahamEssays.json, {"text": ...}, as NVIDIA/RULER\'s download script writes it',
-        f"{_GITHUB}/Rya-Sanovar/RULER/99cd4ca0dc227d0635f860e4ac6af3c2a9efb75e/scripts/data/synthetic/json/PaulGrahamEssays.json",
-        "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41",
-        "Rya-Sanovar/RULER@99cd4ca",
-    ),
-    "squad": Wanted(
-        _json_patterns("squad", "*dev-v2.0*", "squad", "*"),
-        "RULER qa_1",
-        "SQuAD's dev-v2.0.json",
-        "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json",
-        "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
-        "dev-v2.0",
-    ),
-    "hotpotqa": Wanted(
-        _json_patterns("hotpotqa", "*dev_distractor*", "hotpotqa", "*"),
-        "RULER qa_2",
-        "HotpotQA's hotpot_dev_distractor_v1.json",
-        "hf:namlh2004/hotpotqa@7e54db4656209750ff487f6fdf8e39a66dba136b/hotpot_dev_distractor_v1.json",
-        None,
-        "namlh2004/hotpotqa@7e54db4",
-    ),
-    "punkt": Wanted(
-        ("nltk_data/tokenizers/punkt_tab/english", "punkt_tab/english"),
-        "RULER's essay tasks (sentence splitting)",
-        "NLTK's punkt_tab, English, as nltk_data/tokenizers/punkt_tab/english/",
-        "nltk:punkt_tab",
-    ),
-    "mmlu": Wanted(
-        ("mmlu/data", "mmlu/*.tar.gz", "mmlu/*.tgz", "mmlu/*.tar", "mmlu"),
-        "MMLU",
-        "MMLU's data.tar, or its folders data/test/*_test.csv and data/dev/*_dev.csv",
-        "https://people.eecs.berkeley.edu/~hendrycks/data.tar",
-    ),
-    "gsm8k_train": Wanted(
-        _json_patterns("gsm8k", "*train*"),
-        "GSM8k's worked examples",
-        "GSM8k's train.jsonl",
-        f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/train.jsonl",
-        None,
-        "openai/grade-school-math@3101c7d",
-    ),
-    "gsm8k_test": Wanted(
-        _json_patterns("gsm8k", "test", "gsm8k*test*"),
-        "GSM8k",
-        "GSM8k's test.jsonl",
-        f"{_GITHUB}/openai/grade-school-math/3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/test.jsonl",
-        "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
-        "openai/grade-school-math@3101c7d",
-    ),
-    "english_words": Wanted(
-        (*_json_patterns("english_words", "*"), *_json_patterns("essays", "*english_words*"), "english_words.json"),
-        "RULER cwe beyond 8,166 distinct words (lengths from about 190,000 tokens)",
-        "NVIDIA/RULER's english_words.json (kept in Git LFS: the file itself, not its pointer)",
-        f"https://media.githubusercontent.com/media/NVIDIA/RULER/{_RULER}/scripts/data/synthetic/json/english_words.json",
-        None,
-        "NVIDIA/RULER@c3f5e3b",
-    ),
-}
-
-_SUBJECTS = """
-    abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry
-    college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics
-    econometrics electrical_engineering elementary_mathematics formal_logic global_facts high_school_biology
-    high_school_chemistry high_school_computer_science high_school_european_history high_school_geography
-    high_school_government_and_politics high_school_macroeconomics high_school_mathematics high_school_microeconomics
-    high_school_physics high_school_psychology high_school_statistics high_school_us_history high_school_world_history
-    human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning management marketing
-    medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory
-    professional_accounting professional_law professional_medicine professional_psychology public_relations
-    security_studies sociology us_foreign_policy virology world_religions
-"""
-MMLU_SUBJECTS: tuple[str, ...] = tuple(_SUBJECTS.split())
+from harness.wanted import MMLU_SUBJECTS, WANTED
 
 
 @dataclass(frozen=True)
@@ -291,66 +190,6 @@ def _nltk_paths() -> list[Path]:
     fixed = [f"{sys.prefix}/nltk_data", f"{sys.prefix}/share/nltk_data", f"{sys.prefix}/lib/nltk_data"]
     system = [f"/usr/{part}nltk_data" for part in ("share/", "local/share/", "lib/", "local/lib/")]
     return [Path(p) for p in (*given, os.path.expanduser("~/nltk_data"), *fixed, *system)]
-
-
-_hashes: dict[tuple[str, int, int], str] = {}
-
-
-def sha256_of(path: Path) -> str:
-    """sha256 of a file's bytes, or of a folder's file names and bytes in order. Kept per process by mtime and size."""
-    if path.is_dir():
-        inner = hashlib.sha256()
-        for part in sorted(p for p in path.rglob("*") if p.is_file()):
-            inner.update(f"{part.relative_to(path).as_posix()}\0{sha256_of(part)}\n".encode())
-        return inner.hexdigest()
-    stat = path.stat()
-    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
-    if key not in _hashes:
-        with path.open("rb") as file:
-            _hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
-    return _hashes[key]
-
-
-def read_text(path: Path) -> str:
-    """A file's text, gunzipped if it is gzip whatever its name. Raises GatedevalError where it cannot be read."""
-    try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        text = raw.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise GatedevalError(f"{path}: cannot be read ({error}); bring it again") from error
-    if text.startswith("version https://git-lfs.github.com/spec/"):
-        raise GatedevalError(f"{path}: this is a Git LFS pointer, not the data; bring the file itself (git lfs pull)")
-    return text
-
-
-def read_json(path: Path) -> Any:
-    """A JSON value, or the list of values of a JSON-lines file; gzipped or not."""
-    text = read_text(path)
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg != "Extra data":
-            raise GatedevalError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
-    return _lines(text, path)
-
-
-def read_json_lines(path: Path) -> list[Any]:
-    """The values of a JSON-lines file (or the items of one JSON list); gzipped or not."""
-    text = read_text(path)
-    return json.loads(text) if text.lstrip().startswith("[") else _lines(text, path)
-
-
-def _lines(text: str, path: Path) -> list[Any]:
-    values = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                values.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise GatedevalError(f"{path}, line {number}: not JSON ({error.msg})") from error
-    return values
 
 
 def _mmlu_file(path: Path, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from harness.data import MMLU_SUBJECTS
+from harness.wanted import MMLU_SUBJECTS
 
 __all__ = ["MMLU_SUBJECTS", "RULER_TASKS", "did_you_mean"]
 

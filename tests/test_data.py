@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.data import (
-    MMLU_SUBJECTS,
-    WANTED,
-    DataFolder,
-    fetch_one,
-    read_json,
-    read_json_lines,
-    sha256_of,
-)
+from harness.data import DataFolder, fetch_one
+from harness.textfiles import read_json, read_json_lines, sha256_of
 from harness.types import GatedevalError
+from harness.wanted import MMLU_SUBJECTS, WANTED
 
 
 def test_the_shared_folder_works_as_it_stands(shared: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.data import DataFolder, read_json
+from harness.data import DataFolder
+from harness.textfiles import read_json
 from tasks.ruler.haystack import Essay, essay_text, load_essay
 from tasks.ruler.sentences import Punkt
 

@@ -1,0 +1,70 @@
+"""Files of text and JSON, gzipped or not, read with an error that names file and line; and the hashes of files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.types import GatedevalError
+
+_hashes: dict[tuple[str, int, int], str] = {}
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 of a file's bytes, or of a folder's file names and bytes in order. Kept per process by mtime and size."""
+    if path.is_dir():
+        inner = hashlib.sha256()
+        for part in sorted(p for p in path.rglob("*") if p.is_file()):
+            inner.update(f"{part.relative_to(path).as_posix()}\0{sha256_of(part)}\n".encode())
+        return inner.hexdigest()
+    stat = path.stat()
+    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
+    if key not in _hashes:
+        with path.open("rb") as file:
+            _hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    return _hashes[key]
+
+
+def read_text(path: Path) -> str:
+    """A file's text, gunzipped if it is gzip whatever its name. Raises GatedevalError where it cannot be read."""
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        text = raw.decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise GatedevalError(f"{path}: cannot be read ({error}); bring it again") from error
+    if text.startswith("version https://git-lfs.github.com/spec/"):
+        raise GatedevalError(f"{path}: this is a Git LFS pointer, not the data; bring the file itself (git lfs pull)")
+    return text
+
+
+def read_json(path: Path) -> Any:
+    """A JSON value, or the list of values of a JSON-lines file; gzipped or not."""
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":
+            raise GatedevalError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+    return _lines(text, path)
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """The values of a JSON-lines file (or the items of one JSON list); gzipped or not."""
+    text = read_text(path)
+    return json.loads(text) if text.lstrip().startswith("[") else _lines(text, path)
+
+
+def _lines(text: str, path: Path) -> list[Any]:
+    values = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                values.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise GatedevalError(f"{path}, line {number}: not JSON ({error.msg})") from error
+    return values
