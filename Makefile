@@ -26,7 +26,7 @@ demo: $(STAMP) ## three small trained models over RULER at 256 to 8192 tokens: t
 	@$(BIN)/gatedeval figures results/demo --format svg --baseline baseline --candidate elementwise
 	@$(BIN)/gatedeval report results/demo --baseline baseline --candidate elementwise
 
-demo-train: $(STAMP) ## make the demo's models again, from nothing (under 90 minutes on two cores; goes on where it was stopped)
+demo-train: $(STAMP) ## make the demo's models again, from nothing (half an hour on two cores; goes on where it was stopped)
 	@$(BIN)/python -m harness.demo train
 	@$(BIN)/python -m harness.demo ship
 
@@ -55,7 +55,7 @@ smoke-128k: $(STAMP) ## 4K to 128K on CPU with a tiny model (about five minutes 
 	@$(BIN)/gatedeval make-tiny .cache/tiny
 	@$(BIN)/gatedeval run configs/smoke-128k.yaml
 
-bench: $(STAMP) ## every benchmark, appended to docs/benchmarks.md (about 20 minutes; ARGS="--only gate,sweep")
+bench: $(STAMP) ## every benchmark, appended to docs/benchmarks.md (about 20 minutes on two cores; ARGS="--only gate,sweep")
 	@$(BIN)/python bench/all.py $(ARGS)
 
 bench-ruler: $(STAMP) ## speed of RULER's generator, against the peers that are installed
