@@ -12,7 +12,7 @@ Prefill is one prompt; decode is a batch of short prompts, per step. Weights are
 The default takes four minutes on two cores; on a GPU: --layers 28 --dtype bfloat16 --lengths 4096,8192,16384,32768
 --compile
 
-The whole model's ratios compare processes, and on a CPU two engines of one and the same model can differ by a tenth in
+The whole model's ratios compare processes, and on a CPU two engines of one and the same model can differ by a fifth in
 single-token steps, by where their memory came to lie: small ones among them say nothing. The step is timed within one.
 """
 

@@ -69,7 +69,7 @@ def axes(store: Store) -> Axes:
         if key == (None, 1.0):
             native = entry["label"]
             continue
-        originals |= {yarn.get("original_max_position_embeddings")} if yarn else set()
+        originals |= {yarn["original_max_position_embeddings"]} if yarn else set()
         found[key] = entry["label"]
     if native and any(base is None for base, _ in found):
         found[None, 1.0] = native  # where the base is the checkpoint's own, factor 1 is the native setting
