@@ -27,8 +27,8 @@ demo: $(STAMP) ## three small trained models over RULER at 256 to 8192 tokens: t
 	@$(BIN)/gatedeval report results/demo --baseline baseline --candidate elementwise
 
 demo-train: $(STAMP) ## make the demo's models again, from nothing (half an hour on two cores; goes on where it was stopped)
-	@$(BIN)/python -m harness.demo train
-	@$(BIN)/python -m harness.demo ship
+	@$(BIN)/python -m tasks.demo train
+	@$(BIN)/python -m tasks.demo ship
 
 test: $(STAMP) ## all tests but the slow ones
 	@$(BIN)/python -m pytest $(ARGS)
@@ -49,7 +49,7 @@ format: $(STAMP) ## let ruff rewrite what it can
 	@$(BIN)/ruff format .
 
 oracles: $(STAMP) ## only the comparisons with reference numbers
-	@$(BIN)/python -m pytest tests/gated tests/ruler tests/test_context.py $(ARGS)
+	@$(BIN)/python -m pytest tests/engine/test_oracles.py tests/unit/ruler tests/unit/test_rope.py $(ARGS)
 
 smoke-128k: $(STAMP) ## 4K to 128K on CPU with a tiny model (about five minutes on two cores)
 	@$(BIN)/gatedeval make-tiny .cache/tiny

@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 import click
 
 from harness import __version__
-from harness.types import GatedevalError, Model
+from harness.config import Model
+from harness.types import GatedevalError
 
 PATH = click.Path(path_type=Path)
 FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
@@ -27,14 +28,14 @@ FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
 LAZY = {
     "ruler": ("tasks.ruler.commands:ruler", "Generate RULER samples, or score predictions."),
     "data": ("tasks.ruler.commands:data", "Say what benchmark data is there, or fetch it."),
-    "table": ("harness.commands:table", "Print a run's table."),
-    "figures": ("harness.commands:figures", "Draw a run's figures for a paper."),
-    "compare": ("harness.commands:compare", "Compare two models of a run, in words and numbers."),
-    "report": ("harness.commands:report", "Write a run's report as one HTML page."),
-    "runs": ("harness.commands:runs", "List runs and their state."),
-    "merge": ("harness.commands:merge", "Join two runs of the same benchmark."),
-    "rebuild": ("harness.commands:rebuild", "Make a run's derived files again."),
-    "import": ("harness.commands:import_", "Make a run of a file of RULER predictions."),
+    "table": ("harness.commands.results:table", "Print a run's table."),
+    "figures": ("harness.commands.results:figures", "Draw a run's figures for a paper."),
+    "compare": ("harness.commands.results:compare", "Compare two models of a run, in words and numbers."),
+    "report": ("harness.commands.results:report", "Write a run's report as one HTML page."),
+    "runs": ("harness.commands.results:runs", "List runs and their state."),
+    "merge": ("harness.commands.results:merge", "Join two runs of the same benchmark."),
+    "rebuild": ("harness.commands.results:rebuild", "Make a run's derived files again."),
+    "import": ("harness.commands.results:import_", "Make a run of a file of RULER predictions."),
 }
 """Commands that live beside what they command, and their short help; imported when they are called."""
 
@@ -130,10 +131,10 @@ def run(
 
 def _work_off(config: Any, path: Path, quiet: bool) -> str:
     """Plan `config` and run it into `path`; says on stderr how it went, and returns the run's state."""
-    from harness.plan import build
-    from harness.progress import Progress
-    from harness.runner import run as run_plan
-    from harness.stopping import Stopped, stopping
+    from harness.run.plan import build
+    from harness.run.progress import Progress
+    from harness.run.runner import run as run_plan
+    from harness.run.signals import Stopped, stopping
     from harness.store import last_words
 
     again = shlex.join(["gatedeval", *sys.argv[1:]])
@@ -197,7 +198,7 @@ def sweep(
           two models, the mean of two tasks, on each checkpoint's own base
     """
     with _stdout_is_data() as out:
-        from harness import sweep as sweeping
+        from harness.run import sweep as sweeping
 
         # as pairs: a path is not to be read as YAML
         given: list[Any] = [*overrides, *([("data", str(data))] if data is not None else [])]
@@ -218,7 +219,7 @@ def sweep(
         state = _work_off(config, path, quiet)
         from harness.report.sweepmap import save
         from harness.store import Store
-        from harness.sweepview import render
+        from harness.tables.sweep import render
 
         run = Store.read(path)
         print(render(run), end="", file=out)
@@ -231,8 +232,8 @@ def sweep(
 @config_options
 def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
     """Show CONFIG's cells, samples, prompt tokens and refusals, without loading a model."""
-    from harness.plan import build
-    from harness.planview import render
+    from harness.run.plan import build
+    from harness.run.plan_text import render
 
     built = build(_load(config, overrides, data))
     print(render(built))
@@ -246,7 +247,7 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def check(model: str, subfolder: str | None, revision: str | None, as_json: bool) -> None:
     """Say what the checkpoint MODEL (a directory or hub id) is, or what is wrong with it."""
-    from harness.planview import describe
+    from harness.run.plan_text import describe
 
     print(describe(Model(label=model, path=model, subfolder=subfolder, revision=revision), as_json=as_json))
 
@@ -261,7 +262,7 @@ def twin(source: Path, target: Path, gate: Any) -> None:
     Gate weights are zero, so that every gate is 0.5, and the output projection is doubled. Evaluating both shows what
     the harness itself adds to a comparison: it must be nothing.
     """
-    from harness.twin import make_twin
+    from harness.models.twin import make_twin
 
     make_twin(source, target, gate)
     print(target)
@@ -271,7 +272,7 @@ def twin(source: Path, target: Path, gate: Any) -> None:
 @click.argument("root", type=PATH)
 def make_tiny(root: Path) -> None:
     """Write ROOT/{baseline,headwise,elementwise}: tiny models with random weights, for smoke tests."""
-    from harness.twin import make_tiny as make
+    from harness.models.twin import make_tiny as make
 
     for path in make(root):
         print(path)

@@ -19,7 +19,8 @@ from typing import Any
 
 from common import ROOT, data_folder, emit, note, skip
 
-from harness.types import Benchmark, Cell, ContextSetting, Model
+from harness.config import Benchmark, ContextSetting, Model
+from harness.types import Cell
 
 TIE = 1e-4  # nats: options closer than the two ways may differ are equally good
 MODEL = ROOT / ".cache" / "smollm2" / "llama"
@@ -27,10 +28,10 @@ MODEL = ROOT / ".cache" / "smollm2" / "llama"
 
 def questions(count: int, subjects: Sequence[str], engine: Any, model: Model) -> dict[str, list[Any]]:
     """Subject -> its first `count` questions as token ids, in the order in which the runner would ask them."""
-    from harness.asks import Asker
-    from harness.benchmarks import Setup, jobs
-    from harness.data import DataFolder
-    from harness.tokenizer import Tokenizer
+    from harness.benchmarks.base import Setup, jobs
+    from harness.data.folder import DataFolder
+    from harness.engine.encoding import Asker
+    from harness.models.tokenizer import Tokenizer
 
     benchmark = Benchmark(kind="mmlu", tasks=tuple(subjects), samples=count, shots=5)
     setup = Setup(Tokenizer(engine.tokenizer_dir), DataFolder(data_folder()), 42)
@@ -96,8 +97,8 @@ def main() -> None:
         skip("choose", "no MMLU data: set GATEDEVAL_DATA")
 
     from harness.config import Engine as EngineOptions
-    from harness.engine import Engine
-    from harness.names import MMLU_SUBJECTS
+    from harness.config.names import MMLU_SUBJECTS
+    from harness.engine.engine import Engine
 
     subjects = MMLU_SUBJECTS[: args.subjects]
     model = Model(label=args.model.name, path=str(args.model), dtype="float32")

@@ -24,8 +24,8 @@ GSM8K_ANSWER = "3 + 4 = 7\n#### 7"
 
 def tasks() -> Iterator[tuple[str, Any]]:
     """(kind, our wrapper around lm-eval's task) of everything that is measured."""
-    from harness.data import DataFolder
-    from harness.lmtasks import local_task
+    from harness.benchmarks.lm_tasks import local_task
+    from harness.data.folder import DataFolder
 
     data = DataFolder(data_folder())
     for subject in SUBJECTS:
@@ -35,8 +35,7 @@ def tasks() -> Iterator[tuple[str, Any]]:
 
 def ours(task: Any, limit: int) -> tuple[float, float, list[str]]:
     """CPU seconds of building, of scoring, and the prompts."""
-    from harness.choosing import Choice
-    from harness.engine import Completion
+    from harness.engine.requests import Choice, Completion
 
     start = time.process_time()
     built = [(doc, *task.ask(number, doc, None)) for number, doc in task.documents(limit)]
@@ -76,7 +75,7 @@ def plain(task: Any, limit: int) -> tuple[float, float, list[str]]:
 def measure(way: str, limit: int) -> None:
     """One JSON line per task."""
     if way == "plain":
-        from harness import lmtasks
+        from harness.benchmarks import lm_tasks as lmtasks
 
         lmtasks._quicken_templates = lambda: None  # type: ignore[assignment]  # lm-eval as it comes
     for kind, task in tasks():

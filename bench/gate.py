@@ -29,7 +29,8 @@ from typing import Any
 
 from common import CACHE, emit, graphics_card, note
 
-from harness.types import ContextSetting, Gate, Model
+from harness.config import ContextSetting, Model
+from harness.types import Gate
 
 ARMS: tuple[Gate, ...] = ("none", "headwise", "elementwise")
 SHAPES = {  # hidden, intermediate, query heads, KV heads, head_dim
@@ -44,8 +45,8 @@ def checkpoint(shape: str, layers: int, gate: Gate, tokenizer: Path) -> Model:
     """A random model of the shape, made once per machine."""
     import torch
 
-    from harness.checkpoints import gate_flags, write_checkpoint
-    from harness.gated.layout import ARCHITECTURE, Layout
+    from harness.models.checkpoint import gate_flags, write_checkpoint
+    from harness.models.layout import ARCHITECTURE, Layout
 
     hidden, inner, heads, kv_heads, head_dim = SHAPES[shape]
     folder = CACHE / f"gate-{shape}-{layers}-{gate}"
@@ -142,7 +143,7 @@ class Timed:
 
     def prefill(self, length: int) -> float:
         """Seconds for a prompt of `length` tokens and one token of answer."""
-        from harness.engine import Prompt
+        from harness.engine.requests import Prompt
 
         prompt = Prompt("p", self._ids(length), 1)
         start = time.perf_counter()
@@ -151,7 +152,7 @@ class Timed:
 
     def decode(self, batch: int) -> float:
         """Seconds per step of a batch of `batch` short prompts, their prefill (32 tokens each) included."""
-        from harness.engine import Prompt
+        from harness.engine.requests import Prompt
 
         prompts = [Prompt(i, self._ids(32), ANSWER) for i in range(batch)]
         start = time.perf_counter()
@@ -200,8 +201,8 @@ def shares(timed: Timed, what: Callable[[Timed], float], repeats: int) -> float:
 def measure(args: argparse.Namespace) -> None:
     """Start the three engines, measure walls in turn, then look inside."""
     from harness.config import Engine as EngineOptions
-    from harness.engine import Engine
-    from harness.twin import make_tiny
+    from harness.engine.engine import Engine
+    from harness.models.twin import make_tiny
 
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions go to our own workers, on this machine
     make_tiny(CACHE / "tiny")

@@ -41,11 +41,12 @@ engine: {{enforce_eager: {str(eager).lower()}}}
 
 def dump_requests(config: Path, target: Path) -> int:
     """Write what the harness will send, as plain data; returns the number of prompts."""
-    from harness import benchmarks
-    from harness.asks import Asker
+    from harness.benchmarks import base as benchmarks
     from harness.config import load
-    from harness.engine import Engine, Prompt
-    from harness.plan import build
+    from harness.engine.encoding import Asker
+    from harness.engine.engine import Engine
+    from harness.engine.requests import Prompt
+    from harness.run.plan import build
 
     plan = build(load(config))
     plan.check()
@@ -119,7 +120,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     if model is None:
         from gate import checkpoint
 
-        from harness.twin import make_tiny
+        from harness.models.twin import make_tiny
 
         make_tiny(CACHE / "tiny")
         model = tokenizer = CACHE / "tiny" / args.arm

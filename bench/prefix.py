@@ -18,12 +18,12 @@ from typing import Any
 
 from common import data_folder, emit, note, skip
 
+from harness.config import ContextSetting, Model, from_dict
 from harness.config import Engine as EngineOptions
-from harness.config import from_dict
-from harness.engine import Engine, Prompt
-from harness.making import Owed, Work, make
-from harness.plan import Plan, build
-from harness.types import ContextSetting, Model
+from harness.engine.engine import Engine
+from harness.engine.requests import Prompt
+from harness.run.plan import Plan, build
+from harness.run.producing import Owed, Work, make
 
 
 class TightEngine(Engine):
@@ -89,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = args.model
         if model is None:
-            from harness.twin import make_tiny
+            from harness.models.twin import make_tiny
 
             make_tiny(Path(folder))
             model = Path(folder) / "baseline"

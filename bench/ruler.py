@@ -52,7 +52,7 @@ def lm_eval(args: argparse.Namespace) -> Callable[[str, int], int]:
     from lm_eval.tasks.ruler import cwe_utils, fwe_utils, niah_utils, prepare_niah, qa_utils, vt_utils
     from transformers import PreTrainedTokenizerFast
 
-    from harness.data import DataFolder
+    from harness.data.folder import DataFolder
     from tasks.ruler.haystack import essay_text
     from tasks.ruler.qa import load_documents
 

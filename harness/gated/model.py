@@ -23,7 +23,7 @@ from vllm.model_executor.models.qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM
 from vllm.model_executor.models.utils import AutoWeightsLoader, PPMissingLayer, maybe_prefix
 
 from harness.gated.attention import GatedAttention
-from harness.gated.layout import Layout, gate_from_flags, tensor_mismatch
+from harness.models.layout import Layout, gate_from_flags, tensor_mismatch
 
 
 class GatedQwen3DecoderLayer(Qwen3DecoderLayer):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from harness.gated.layout import ARCHITECTURE, needs_our_model
-from harness.gated.parent import follow_parent
+from harness.gated.watchdog import follow_parent
+from harness.models.layout import ARCHITECTURE, needs_our_model
 
 
 def register() -> None:
@@ -50,7 +50,7 @@ def gated_config(model: str | Path, config_dict: dict[str, Any]) -> Any:
     """
     from transformers import Qwen3Config
 
-    from harness.checkpoints import inspect
+    from harness.models.checkpoint import inspect
 
     facts = dict(config_dict)
     if Path(model).is_dir():  # a hub id's weights are not here yet: the loader checks their shapes as they arrive

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from harness.rope import Rope
+    from harness.rope.tables import Rope
 
 
 class WorkerExtension:
@@ -92,7 +92,7 @@ def _rope(data: dict[str, Any]) -> Rope:
     """A `Rope` from the plain data that crossed the process boundary."""
     import numpy as np
 
-    from harness.rope import Rope
+    from harness.rope.tables import Rope
 
     return Rope(
         np.asarray(data["inv_freq"], dtype=np.float64), data["attention_scaling"], data["parameters"], data["length"]

@@ -10,8 +10,8 @@ from textwrap import wrap
 from harness.report.heat import ink, score_colour
 from harness.store import Store
 from harness.store.files import write_atomic
-from harness.sweepview import Panel, caption, field_text, panels
 from harness.tables.layout import length_title
+from harness.tables.sweep import Panel, caption, field_text, panels
 
 FIELD, LINE = 58, 26  # width and height of a field, px
 GAP, LEFT, ABOVE, BELOW = 34, 64, 50, 26  # between panels; room for base labels, titles and factor labels

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness import stats
-from harness.names import RULER_TASKS
+from harness.config.names import RULER_TASKS
 from harness.store import Store
 from harness.store.derived import scale_of
 from harness.types import Cell

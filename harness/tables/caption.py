@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from harness.names import MMLU_SUBJECTS, RULER_TASKS
+from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.store import Store
 from harness.tables.aggregates import describe, ruler_tasks
 from harness.types import Cell

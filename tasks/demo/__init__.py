@@ -1,1 +1,9 @@
-"""The demo's two evaluation sets as lm-eval tasks: in the formats of MMLU and GSM8k, and neither of them."""
+"""The demo: three small models of the paper's architecture, their texts, their training, their evaluation sets."""
+
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+"""A data folder (`harness.data.folder`) with the demo's own haystack and sentence splitter."""
+
+MODELS = Path(__file__).parent / "models"
+"""The shipped checkpoints: MODELS / arm / stage."""

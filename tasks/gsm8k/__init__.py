@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.data import DataFolder
+    from harness.data.folder import DataFolder
 
 HUB = "openai/gsm8k"  # what lm-eval's task loads
 DATA = ("gsm8k_train", "gsm8k_test")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.data import DataFolder
+    from harness.data.folder import DataFolder
 
 HUB = "cais/mmlu"  # what lm-eval's task loads; its `name` is the subject
 DATA = ("mmlu",)

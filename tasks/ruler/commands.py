@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harness.data import DataFolder
+from harness.data.folder import DataFolder
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -128,8 +128,8 @@ def check(folder: Path | None) -> None:
 @click.option("--data", "folder", type=_FOLDER, help="Where to put the files (default: the cache).")
 def fetch(names: tuple[str, ...], folder: Path | None) -> None:
     """Download what is not here yet: all data sets, or those NAMEd (essays, squad, hotpotqa, punkt, mmlu, ...)."""
+    from harness.data.catalog import WANTED
     from harness.types import GatedevalError
-    from harness.wanted import WANTED
 
     if unknown := [n for n in names if n not in WANTED]:
         raise GatedevalError(f"no data set is called {unknown[0]!r}; there are: {', '.join(WANTED)}")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.data import DataFolder
-from harness.textfiles import read_json
+from harness.data.files import read_json
+from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.common_words import FIRST, CommonWords
 from tasks.ruler.counting import Counter

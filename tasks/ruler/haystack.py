@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from harness.data import DataFolder
-from harness.textfiles import read_json
+from harness.data.files import read_json
+from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.sentences import Punkt

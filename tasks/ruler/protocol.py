@@ -38,4 +38,4 @@ NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         for task, s in SETTINGS.items()
     }
 )
-"""The data sets (names of harness.wanted) that a task cannot do without; cwe's long list depends on the length."""
+"""The data sets (names of harness.data) that a task cannot do without; cwe's long list depends on the length."""

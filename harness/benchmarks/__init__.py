@@ -1,0 +1,1 @@
+"""A benchmark's name -> its samples: one protocol; RULER and lm-eval's tasks behind it."""

@@ -1,0 +1,236 @@
+"""lm-eval's own tasks as a stream of jobs: loading, local data where there is no hub, prompts, scoring per sample.
+
+Prompts and scores are lm-eval's to the byte; nothing of it is patched but one cache: its Jinja templates are compiled
+at every render, which is most of the time it takes to build a prompt.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from harness.data.folder import DataFolder
+from harness.engine.encoding import generation
+from harness.engine.requests import Ask, Choice, Completion
+from harness.types import GatedevalError
+
+_log = logging.getLogger("gatedeval")
+FEWSHOT_SEED = 1234  # lm-eval's own default for drawn examples
+
+
+@functools.cache
+def _quicken_templates() -> None:
+    """Compile each lm-eval template once. Same environment, same templates, so the same bytes."""
+    from lm_eval import utils
+
+    utils.env.from_string = functools.lru_cache(maxsize=4096)(utils.env.from_string)
+
+
+OUR_TASKS = Path(__file__).resolve().parents[2] / "tasks" / "demo"
+"""Tasks of our own that a config may name besides lm-eval's."""
+
+
+@functools.cache
+def _manager(folder: Path | None) -> Any:
+    """A task index: of one folder, or (None) of everything there is (seconds)."""
+    from lm_eval.tasks import TaskManager
+
+    _quicken_templates()
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    if folder is None:
+        return TaskManager(include_path=str(OUR_TASKS))
+    return TaskManager(include_defaults=False, include_path=str(folder))
+
+
+def _lookup(name: str) -> Any:
+    """The manager that knows a task or group by name. Raises GatedevalError with near misses."""
+    import lm_eval.tasks
+
+    from harness.config.names import did_you_mean
+
+    root = Path(lm_eval.tasks.__file__).parent
+    for folder in dict.fromkeys((root / name, root / name.split("_")[0], OUR_TASKS)):
+        if folder.is_dir() and name in _manager(folder).task_index:
+            return _manager(folder)
+    manager = _manager(None)
+    if name not in manager.task_index:
+        raise GatedevalError(f"lm-eval has no task {name!r}{did_you_mean(name, manager.all_tasks)}")
+    return manager
+
+
+@functools.lru_cache(maxsize=128)
+def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = None) -> dict[str, LmEvalTask]:
+    """The task `name`, or every task of the group `name`, with `shots` examples (None: the task's own number).
+
+    `local`: a function that returns the task's splits from local files instead of the hub.
+
+    Raises:
+        GatedevalError: no such task, or its data cannot be had.
+    """
+    manager = _lookup(name)
+    overrides: dict[str, Any] = {} if shots is None else {"num_fewshot": shots}
+    if local is not None:
+        overrides["custom_dataset"] = local
+    entry = manager.task_index[name]
+    try:
+        if overrides and not getattr(entry, "children", None):
+            built = manager._factory.build(entry, overrides=overrides, registry=manager.task_index)
+            tasks = {name: built} if not isinstance(built, dict) else built
+        else:
+            tasks = manager.load([name])["tasks"]
+    except Exception as error:
+        if isinstance(error, GatedevalError):
+            raise
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise GatedevalError(
+            f"lm-eval task {name!r}: its data cannot be loaded ({type(error).__name__}: {reason:.200}). It comes from"
+            " the hub: run once with a network so that it is cached, or leave the task out"
+        ) from error
+    for task in tasks.values():
+        if shots is not None:
+            task.set_config("num_fewshot", shots)
+    return {task_name: LmEvalTask(task_name, task) for task_name, task in tasks.items()}
+
+
+def local_task(kind: str, subject: str | None, shots: int, data: DataFolder) -> LmEvalTask:
+    """MMLU's `subject` or GSM8k: lm-eval's task, fed from the data folder where it has the files."""
+    name = f"{kind}_{subject}" if subject else kind
+    splits = _Splits(kind, subject, data)
+    return load_tasks(name, shots, splits if splits.local else None)[name]
+
+
+class _Splits:
+    """lm-eval's `custom_dataset`: a task's splits from the data folder. Equal folders are one key in the task cache."""
+
+    def __init__(self, kind: str, subject: str | None, data: DataFolder) -> None:
+        self.kind, self.data, self.subject = kind, data, subject
+        self.local = data.root is not None or all(data.locate(name) for name in self.benchmark.DATA)
+        self.key = (kind, subject, str(data.root), tuple(sorted((k, str(v)) for k, v in data.overrides.items())))
+
+    @property
+    def benchmark(self) -> Any:
+        """The benchmark's module (not kept: lm-eval copies a task's config deeply, and a module cannot be)."""
+        return import_module(f"tasks.{self.kind}")
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Splits) and self.key == other.key
+
+    def __call__(self, **_: Any) -> Any:
+        from datasets import Dataset, DatasetDict
+
+        rows = self.benchmark.splits(self.data, self.subject)
+        return DatasetDict({split: Dataset.from_list(of_split) for split, of_split in rows.items()})
+
+
+def serve_local_data(data: DataFolder) -> None:
+    """Let `datasets.load_dataset` answer MMLU's and GSM8k's hub names from the data folder, in this process.
+
+    For lm-eval's own command line, whose tasks name hub repositories; the runner does not need it.
+    """
+    import datasets
+
+    from_hub = datasets.load_dataset
+    kinds = {import_module(f"tasks.{kind}").HUB: kind for kind in ("mmlu", "gsm8k")}
+
+    @functools.wraps(from_hub)
+    def load_dataset(path: str, name: str | None = None, **kwargs: Any) -> Any:
+        if path in kinds:
+            splits = _Splits(kinds[path], name if kinds[path] == "mmlu" else None, data)
+            if splits.local:
+                return splits()
+        return from_hub(path, name, **kwargs)
+
+    datasets.load_dataset = load_dataset
+
+
+class LmEvalTask:
+    """One lm-eval task, a document at a time."""
+
+    def __init__(self, name: str, task: Any) -> None:
+        self.name, self.task = name, task
+        if task.OUTPUT_TYPE not in ("multiple_choice", "generate_until", "loglikelihood"):
+            raise GatedevalError(
+                f"lm-eval task {name!r} is of type {task.OUTPUT_TYPE}: it has no score per sample to compare models by;"
+                " run it with `lm_eval --model gatedeval`"
+            )
+
+    def __len__(self) -> int:
+        return len(self.task.eval_docs)
+
+    def documents(self, limit: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(number, document) in the task's own order.
+
+        The seed of drawn examples is set anew: lm-eval draws them document after document, so a second pass, or a task
+        that ran before, would otherwise get other prompts.
+        """
+        self.task.set_fewshot_seed(FEWSHOT_SEED)
+        yield from self.task.doc_iterator(rank=0, limit=limit, world_size=1)
+
+    def ask(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> tuple[Ask, list[Any]]:
+        """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text.
+
+        Raises:
+            GatedevalError: more shots than the task has examples.
+        """
+        task = self.task
+        try:
+            context = task.fewshot_context(
+                doc,
+                num_fewshot=task.config.num_fewshot or 0,
+                apply_chat_template=chat is not None,
+                fewshot_as_multiturn=chat is not None,
+                chat_template=chat,
+                gen_prefix=task.doc_to_prefix(doc),
+            )
+        except AssertionError as error:  # lm-eval's way to say that there are not so many examples
+            raise GatedevalError(f"lm-eval task {self.name!r}: {str(error).removeprefix('Error: ')}") from error
+        instances = task.construct_requests(
+            doc=doc,
+            ctx=context,
+            metadata=(self.name, number, 1),
+            apply_chat_template=chat is not None,
+            chat_template=chat,
+        )
+        instances = instances if isinstance(instances, list) else [instances]
+        key = f"{self.name}, document {number}"
+        if instances[0].request_type == "generate_until":
+            return generation(key, *instances[0].args), instances
+        return Ask(key, pairs=tuple(i.args for i in instances)), instances
+
+    def reference(self, doc: dict[str, Any]) -> list[str]:
+        """The target, as lm-eval has it: the answer text, or the number of the right option."""
+        target = self.task.doc_to_target(doc)
+        return [str(t) for t in target] if isinstance(target, list) else [str(target)]
+
+    def score(
+        self, doc: dict[str, Any], instances: list[Any], answer: Completion | Choice, text: str
+    ) -> dict[str, float]:
+        """lm-eval's metrics of one document, 0..1; `metric,filter` where the task has several filters.
+
+        Raises:
+            GatedevalError: a task none of whose metrics is a number per document.
+        """
+        for number, instance in enumerate(instances):
+            if isinstance(answer, Choice):
+                instance.resps = [(answer.logprobs[number], answer.greedy[number])]
+            else:
+                instance.resps = [text]
+        for ensemble in getattr(self.task, "_filters", []):
+            ensemble.apply(instances)
+        filters = list(instances[0].filtered_resps) or ["none"]
+        scores: dict[str, float] = {}
+        for name in filters:
+            responses = [i.filtered_resps[name] if i.filtered_resps else i.resps[0] for i in instances]
+            for metric, value in self.task.process_results(doc, responses).items():
+                if isinstance(value, (int, float)) and not isinstance(value, complex):
+                    scores[metric if len(filters) == 1 else f"{metric},{name}"] = float(value)
+        if not scores:
+            raise GatedevalError(f"lm-eval task {self.name!r} has no numeric score per document")
+        return scores

@@ -1,0 +1,149 @@
+"""The commands over finished runs: table, compare, report, figures, runs, merge, ... No model is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+PATH = click.Path(path_type=Path)
+FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
+STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
+@click.option("--style", "-s", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
+@click.option("--reference", help="`paper` sets the paper's own rows beside ours; or a CSV file of that form.")
+@click.option("--baseline", help="Label of the model that others are marked against (default: the first).")
+@click.option("--candidate", help="Label of the model compared with it (style delta).")
+@click.option("--model", help="Whose numbers (style lm_eval, where a run has several models).")
+@click.option("--context", help="Under which context setting (style lm_eval).")
+@click.option("--partial", is_flag=True, help="Average over the tasks that are there, where some are missing.")
+@click.option("--intervals", is_flag=True, help="Every score's 95% interval, instead of its change (style table5).")
+@click.option("--standalone", is_flag=True, help="LaTeX: a whole document that compiles as it is.")
+def table(
+    run: Path,
+    fmt: str,
+    style: str,
+    reference: str | None,
+    baseline: str | None,
+    candidate: str | None,
+    model: str | None,
+    context: str | None,
+    partial: bool,
+    intervals: bool,
+    standalone: bool,
+) -> None:
+    """Print the table of the run directory RUN."""
+    from harness.export import export_run
+
+    text = export_run(
+        run,
+        style=style,
+        fmt=fmt,
+        reference=reference,
+        baseline=baseline,
+        candidate=candidate,
+        model=model,
+        context=context,
+        allow_partial=partial,
+        intervals=intervals,
+        standalone=standalone,
+    )
+    print(text, end="")
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option("--output", "-o", type=PATH, help="Folder to write to (default: RUN/figures).")
+@click.option("--format", "-f", "formats", multiple=True, help="svg, png, pdf (default: all).")
+@click.option("--baseline", help="Label of the baseline.")
+@click.option("--candidate", help="Label of the model compared with it.")
+def figures(
+    run: Path, output: Path | None, formats: tuple[str, ...], baseline: str | None, candidate: str | None
+) -> None:
+    """Draw RUN's figures: score over length, tasks by length, the difference of two models."""
+    from harness.figures import FORMATS as every
+    from harness.figures import save_figures
+
+    for path in save_figures(run, output, formats or every, baseline=baseline, candidate=candidate):
+        print(path)
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option("--baseline", help="Label of the baseline (default: the config's first model).")
+@click.option("--candidate", help="Label of the model compared with it (default: the config's second).")
+@click.option("--context", help="Only this context setting.")
+@click.option("--listed", default=40, show_default=True, help="Differing samples to list.")
+@click.option("--rerun", type=PATH, help="Another run of the same config: shows how much a mere rerun moves.")
+def compare(
+    run: Path, baseline: str | None, candidate: str | None, context: str | None, listed: int, rerun: Path | None
+) -> None:
+    """Compare two models of RUN: differences, intervals, paired tests, and the samples on which they differ."""
+    from harness.tables.compare import compare as comparison
+
+    print(comparison(run, baseline, candidate, context, listed=listed, rerun=rerun))
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option("--output", "-o", type=PATH, help="File to write (default: RUN/report.html).")
+@click.option("--baseline", help="Label of the baseline.")
+@click.option("--candidate", help="Label of the model compared with it.")
+def report(run: Path, output: Path | None, baseline: str | None, candidate: str | None) -> None:
+    """Write RUN's report: one HTML page that needs no network."""
+    from harness.report import write_report
+
+    print(write_report(run, output, baseline=baseline, candidate=candidate))
+
+
+@click.command()
+@click.argument("root", type=PATH, default=Path("results"))
+def runs(root: Path) -> None:
+    """List the runs below ROOT, newest first: state, samples, models."""
+    from harness.store.merging import list_runs
+
+    for found in list_runs(root):
+        columns = [found["path"], found["state"], found.get("start") or ""]
+        if "error" in found:
+            columns.append(found["error"])
+        else:
+            columns += [f"{found['samples']} samples", f"{found['cells']} cells", ", ".join(found["models"])]
+        print("  ".join(str(c) for c in columns))
+
+
+@click.command()
+@click.argument("first", type=PATH)
+@click.argument("second", type=PATH)
+@click.argument("target", type=PATH)
+def merge(first: Path, second: Path, target: Path) -> None:
+    """Join FIRST and SECOND, runs of the same benchmark on other models, into TARGET; refuses unequal samples."""
+    from harness.store.merging import merge as join
+
+    print(join(first, second, target))
+
+
+@click.command()
+@click.argument("run", type=PATH)
+def rebuild(run: Path) -> None:
+    """Make RUN's derived files again from its samples."""
+    from harness.store.merging import rebuild as derive
+
+    for path in derive(run):
+        print(path)
+
+
+@click.command("import")
+@click.argument("file", type=PATH)
+@click.argument("target", type=PATH)
+@click.option("--model", default="imported", show_default=True, help="Label of the model that made the predictions.")
+@click.option("--length", default=0, help="RULER length of the samples, in tokens, where it is known.")
+@click.option("--task", help="Task of all rows, for files without a task column.")
+def import_(file: Path, target: Path, model: str, length: int, task: str | None) -> None:
+    """Make a run TARGET of a FILE of RULER predictions (JSON lines or CSV: task, references, prediction)."""
+    from harness.store.importing import import_predictions
+
+    print(import_predictions(file, target, model=model, length=length, task=task))

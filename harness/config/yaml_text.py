@@ -1,0 +1,219 @@
+"""YAML text -> plain values that remember where they came from, and command-line values laid over them.
+
+Scalars are read as YAML 1.2 has them, not as PyYAML's 1.1 does: `1e6` is a number (1.1: text), `1:30` is text (1.1: the
+number 90), `010` is ten (1.1: eight), and only true and false are booleans (1.1: also on, off, yes, no).
+`1_000_000` is a number as in 1.1. A key given twice is an error (PyYAML silently takes the second).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.config.names import did_you_mean
+from harness.types import GatedevalError
+
+Loc = tuple[str | int, ...]
+"""The way to a value from the top: keys and list indices."""
+
+_INT = re.compile(r"[-+]?[0-9][0-9_]*")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?")
+_SPECIAL = {"": None, "~": None, "null": None, "true": True, "false": False, ".inf": float("inf"), ".nan": float("nan")}
+_DEPTH = 16  # a config is three levels deep; an alias that contains itself is endless
+
+
+@dataclass
+class Source:
+    """A config's plain values, the place of each, and what was wrong with the text itself."""
+
+    name: str
+    data: Any = None
+    places: dict[Loc, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def place(self, loc: Loc, *, key: bool = False) -> str:
+        """`file:line` (or the command-line option) of a value, of its key, or of the nearest thing around it."""
+        if key and (found := self.places.get((*loc, "\0key"))):
+            return found
+        while loc and loc not in self.places:
+            loc = loc[:-1]
+        return self.places.get(loc, self.name)
+
+    def problem(self, loc: Loc, message: str, *, key: bool = False) -> None:
+        """Note one thing that is wrong at `loc`."""
+        self.problems.append(f"{self.place(loc, key=key)}: {message}")
+
+    def raise_problems(self) -> None:
+        """Raise everything noted as one GatedevalError; nothing noted, nothing raised."""
+        unique = list(dict.fromkeys(self.problems))
+        if len(unique) == 1:
+            raise GatedevalError(unique[0])
+        if unique:
+            raise GatedevalError(f"{self.name}: {len(unique)} errors\n" + "\n".join(f"  {p}" for p in unique))
+
+
+def read(path: Path) -> Source:
+    """Read a YAML file. Raises GatedevalError for a file that is absent, unreadable, or no YAML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = did_you_mean(path.name, [p.name for p in path.parent.glob("*.yaml")]) if path.parent.is_dir() else ""
+        raise GatedevalError(f"{path}: no such config file{near}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise GatedevalError(f"{path}: cannot be read as a UTF-8 text file: {error}") from None
+    source = Source(str(path))
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        what = getattr(error, "problem", None) or str(error)
+        hint = (
+            "; use spaces, not tabs, to indent" if "\\t" in what else "; check indentation, brackets and quotes there"
+        )
+        raise GatedevalError(f"{where}: not valid YAML: {what}{hint}") from None
+    if root is None:
+        raise GatedevalError(f"{path}: the config is empty; see docs/configuration.md for what it needs")
+    source.data = _value(root, (), source)
+    return source
+
+
+def _value(node: yaml.Node, loc: Loc, source: Source) -> Any:
+    """A node as a plain value; notes its line, and duplicate keys as problems."""
+    source.places[loc] = _line(node, source)
+    if len(loc) > _DEPTH:
+        raise GatedevalError(f"{source.place(loc)}: nested too deeply (does an alias contain itself?)")
+    if isinstance(node, yaml.ScalarNode):
+        return scalar(node.value) if node.style is None else node.value
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(child, (*loc, i), source) for i, child in enumerate(node.value)]
+    result: dict[str, Any] = {}
+    assert isinstance(node, yaml.MappingNode)
+    for key_node, child in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            source.problem(loc, "a key must be plain text")
+            continue
+        key = str(key_node.value)
+        if key in result:
+            first = source.place((*loc, key), key=True).rsplit(":", 1)[-1]
+            source.problems.append(
+                f"{_line(key_node, source)}: key {key!r} is given twice (first on line {first}); keep one"
+            )
+            continue
+        source.places[(*loc, key, "\0key")] = _line(key_node, source)
+        result[key] = _value(child, (*loc, key), source)
+    return result
+
+
+def _line(node: yaml.Node, source: Source) -> str:
+    return f"{source.name}:{node.start_mark.line + 1}"
+
+
+def scalar(text: str) -> Any:
+    """An unquoted scalar as a number, a boolean, None or text."""
+    if text.lower() in _SPECIAL:
+        return _SPECIAL[text.lower()]
+    if _INT.fullmatch(text):
+        return int(text.replace("_", ""))
+    if _FLOAT.fullmatch(text):
+        return float(text.replace("_", ""))
+    return text
+
+
+def plain(value: Any) -> Any:
+    """A deep copy of JSON-able data: mappings as dicts, tuples as lists, paths as text."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+Options = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
+
+
+def lay_over(source: Source, options: Options) -> None:
+    """Put command-line values over the file's: a mapping, (key, value) pairs, or `key=value` texts read as YAML.
+
+    Keys are dotted paths. List entries are named by index, by label, or by benchmark: `seed=1`,
+    `engine.max_num_seqs=4`, `contexts.YaRN.max_length=65536`, `benchmarks.ruler.samples=5`; `*` means every entry.
+    """
+    items = options.items() if isinstance(options, Mapping) else options
+    for item in items:
+        key, value = _split(item, source) if isinstance(item, str) else (item[0], plain(item[1]))
+        if key:
+            _set(source, source.data, (), key.split("."), value, f"option {key}")
+
+
+def _split(option: str, source: Source) -> tuple[str, Any]:
+    key, equals, text = option.partition("=")
+    if not equals or not key.strip():
+        source.problems.append(f"option {option!r}: not of the form key=value, e.g. seed=1 or engine.max_num_seqs=4")
+        return "", None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        source.problems.append(f"option {key}: {text!r} is not a valid value (a number, text, or [a, list])")
+        return "", None
+    return key.strip(), None if root is None else _value(root, (), Source(f"option {key}"))
+
+
+def _set(source: Source, node: Any, loc: Loc, keys: list[str], value: Any, place: str) -> None:
+    """Set one value below `node`, the part of the data at `loc`; a name that matches nothing is a problem."""
+    key, rest = keys[0], keys[1:]
+    if isinstance(node, list):
+        names = [entry_name(entry) for entry in node]
+        for n in range(len(keys), 0, -1):  # a label may have dots in it: the longest that fits
+            if ".".join(keys[:n]) in names:
+                key, rest = ".".join(keys[:n]), keys[n:]
+                break
+        picked = [i for i, name in enumerate(names) if key in ("*", str(i), name)]
+        if not picked:
+            known = [name for name in names if name]
+            source.problems.append(
+                f"{place}: {loc[-1]} has no entry {key!r}{did_you_mean(key, known)}; there are {known}"
+            )
+        for i in picked:
+            if rest:
+                _set(source, node[i], (*loc, i), rest, value, place)
+            else:
+                node[i] = value
+                _mark(source, (*loc, i), place)
+        return
+    if not isinstance(node, dict):
+        source.problems.append(f"{place}: {'.'.join(map(str, loc)) or 'the config'} has no keys to set")
+        return
+    if loc[:1] == ("benchmarks",) and len(loc) == 2:  # {mmlu: {shots: 5}} is {mmlu: all, shots: 5}
+        kind = entry_name(node)
+        if kind in node and isinstance(node[kind], dict) and key != kind:
+            node, loc = node[kind], (*loc, kind)
+    if rest:
+        if node.get(key) is None:
+            node[key] = {}
+        _set(source, node[key], (*loc, key), rest, value, place)
+    else:
+        node[key] = value
+        _mark(source, (*loc, key), place)
+
+
+def _mark(source: Source, loc: Loc, place: str) -> None:
+    """From here on, everything at and below `loc` comes from the command line."""
+    for known in [k for k in source.places if k[: len(loc)] == loc]:
+        del source.places[known]
+    source.places[loc] = source.places[(*loc, "\0key")] = place
+
+
+def entry_name(entry: Any) -> str:
+    """What a list entry is called on the command line: its label, or its benchmark."""
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, dict):
+        return ""
+    if "lm_eval" in entry:
+        return str(entry["lm_eval"])
+    return str(entry.get("label") or next((k for k in entry if k in ("ruler", "mmlu", "gsm8k")), ""))

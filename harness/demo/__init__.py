@@ -1,9 +1,0 @@
-"""The demo: three small models of the paper's architecture, their texts, their training, their evaluation sets."""
-
-from pathlib import Path
-
-DATA = Path(__file__).parent / "data"
-"""A data folder (`harness.data`) with the demo's own haystack and sentence splitter."""
-
-MODELS = Path(__file__).parent / "models"
-"""The shipped checkpoints: MODELS / arm / stage."""

@@ -1,0 +1,256 @@
+"""The paper's model in plain torch, to be read in one sitting: a Qwen3-type decoder whose attention output is gated.
+
+Gated Attention for LLMs (arXiv 2505.06708), section 3.1, position G1: after scaled dot-product attention and before the
+output projection, each query head's output is multiplied with sigmoid(X W), X being the layer's pre-normed hidden
+state. Nothing here is shared with the vLLM plugin but the config and the rotary tables of `harness.rope`, so that the
+two check one another; the demo's models are trained with it, and attention and gates can be looked at.
+
+Shapes: B sequences, T tokens, E hidden size, H query heads, K key/value heads, D head_dim, G gate values a head
+(0 none, 1 headwise, D elementwise), V vocabulary. Positions start at 0; there is no padding and no KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from harness.config import ContextSetting
+from harness.models.checkpoint import inspect, write_checkpoint
+from harness.models.layout import HEADWISE_FLAG, Layout, gate_from_flags
+from harness.rope import context
+from harness.types import Gate, GatedevalError
+
+NATIVE = ContextSetting(label="native")
+
+
+@dataclass
+class Trace:
+    """What attention did in one forward pass, a layer at a time, before the gate was applied.
+
+    `attention`: (B, H, T, T) weights, row = query. `gates`: (B, T, H, G) after the sigmoid, empty without a gate.
+    """
+
+    attention: list[Tensor] = field(default_factory=list)
+    gates: list[Tensor] = field(default_factory=list)
+
+    def first_token(self) -> Tensor:
+        """Mean attention weight on key position 0 over all queries, per layer and head: (layers, H)."""
+        return torch.stack([a[..., 0].mean(dim=(0, 2)) for a in self.attention])
+
+    def gate_mean(self) -> Tensor:
+        """Mean gate over tokens (and head dimensions), per layer and head: (layers, H)."""
+        return torch.stack([g.mean(dim=(0, 1, 3)) for g in self.gates])
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) · weight, computed in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
+
+
+def rotate(x_BTHD: Tensor, cos_sin_TD: Tensor) -> Tensor:
+    """RoPE (Su et al. 2021, section 3.4.2): dimension i is turned with dimension i + D/2. `cos_sin_TD`: [cos | sin]."""
+    cos, sin = cos_sin_TD[:, None, :].chunk(2, dim=-1)
+    a, b = x_BTHD.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x_BTHD.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with q/k norm and an output gate packed into q_proj, as the released checkpoints have it.
+
+    Per KV head, q_proj holds the query rows of its group of heads, then their gate rows.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, bias, eps = config["hidden_size"], bool(config.get("qkv_bias")), config["rms_norm_eps"]
+        self.layout = layout = layout_of(config)
+        heads, kv = layout.num_heads * layout.head_dim, layout.num_kv_heads * layout.head_dim
+        self.q_proj = nn.Linear(hidden, layout.q_rows, bias=bias)
+        self.k_proj = nn.Linear(hidden, kv, bias=bias)
+        self.v_proj = nn.Linear(hidden, kv, bias=bias)
+        self.o_proj = nn.Linear(heads, hidden, bias=bias)
+        normed = config.get("use_qk_norm", True)
+        self.q_norm = RMSNorm(layout.head_dim, eps) if normed else None
+        self.k_norm = RMSNorm(layout.head_dim, eps) if normed else None
+
+    def forward(self, x_BTE: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
+        (batch, length, _), at = x_BTE.shape, self.layout
+        group = at.num_heads // at.num_kv_heads
+        packed = self.q_proj(x_BTE).view(batch, length, at.num_kv_heads, group * (at.head_dim + at.gate_dim))
+        q, gate = packed.split([group * at.head_dim, group * at.gate_dim], dim=-1)
+        q_BTHD = q.reshape(batch, length, at.num_heads, at.head_dim)
+        k_BTKD = self.k_proj(x_BTE).view(batch, length, at.num_kv_heads, at.head_dim)
+        v_BTKD = self.v_proj(x_BTE).view(batch, length, at.num_kv_heads, at.head_dim)
+        if self.q_norm is not None and self.k_norm is not None:
+            q_BTHD, k_BTKD = self.q_norm(q_BTHD), self.k_norm(k_BTKD)
+        q_BHTD = rotate(q_BTHD, cos_sin_TD).transpose(1, 2)
+        k_BHTD = rotate(k_BTKD, cos_sin_TD).transpose(1, 2).repeat_interleave(group, dim=1)
+        v_BHTD = v_BTKD.transpose(1, 2).repeat_interleave(group, dim=1)
+        if trace is None:
+            out = F.scaled_dot_product_attention(q_BHTD, k_BHTD, v_BHTD, is_causal=True)
+        else:
+            weights = causal_attention(q_BHTD, k_BHTD)
+            trace.attention.append(weights)
+            out = weights @ v_BHTD
+        out_BTHD = out.transpose(1, 2)
+        if at.gate_dim:
+            gate_BTHG = torch.sigmoid(gate.reshape(batch, length, at.num_heads, at.gate_dim))
+            out_BTHD = out_BTHD * gate_BTHG  # headwise: one value for all D dimensions of the head
+            if trace is not None:
+                trace.gates.append(gate_BTHG)
+        return self.o_proj(out_BTHD.reshape(batch, length, -1))
+
+
+def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor) -> Tensor:
+    """softmax(q·k / sqrt(D)) over the keys up to each query: (B, H, T, T)."""
+    scores = q_BHTD @ k_BHTD.transpose(-1, -2) * q_BHTD.shape[-1] ** -0.5
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    return scores.masked_fill(future, float("-inf")).softmax(-1)
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """Attention, then MLP; each on the normed residual stream, each added to it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        hidden, eps = config["hidden_size"], config["rms_norm_eps"]
+        self.self_attn = Attention(config)
+        self.mlp = SwiGLU(hidden, config["intermediate_size"])
+        self.input_layernorm = RMSNorm(hidden, eps)
+        self.post_attention_layernorm = RMSNorm(hidden, eps)
+
+    def forward(self, x: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos_sin_TD, trace)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, final norm: token ids to hidden states."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config["vocab_size"], config["hidden_size"])
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+        self.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
+
+    def forward(self, ids_BT: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
+        x = self.embed_tokens(ids_BT)
+        for layer in self.layers:
+            x = layer(x, cos_sin_TD, trace)
+        return self.norm(x)
+
+
+class Reference(nn.Module):
+    """The whole model, with tensor names as in the released checkpoints.
+
+    `config`: the keys of a checkpoint's config.json, `head_dim` included.
+
+    Raises:
+        GatedevalError: the config is none of a model that is implemented here.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window"):
+            raise GatedevalError("the reference model has SwiGLU with silu and full attention only; see config.json")
+        self.config = dict(config)
+        self.model = Decoder(config)
+        self.lm_head: nn.Linear | None = None
+        if not config.get("tie_word_embeddings"):
+            self.lm_head = nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
+
+    @property
+    def gate(self) -> Gate:
+        """none, headwise or elementwise."""
+        return gate_from_flags(self.config)
+
+    def cos_sin(self, length: int, setting: ContextSetting = NATIVE) -> Tensor:
+        """Rotary tables (length, D) float32, [cos | sin], of a context setting (`harness.rope.context`)."""
+        return torch.from_numpy(context.rope_of(setting, self.config).cos_sin(length))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """(..., E) final hidden states -> (..., V) logits."""
+        weight = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return F.linear(hidden, weight)
+
+    def forward(self, ids_BT: Tensor, cos_sin_TD: Tensor | None = None, trace: Trace | None = None) -> Tensor:
+        """Next-token logits (B, T, V). `cos_sin_TD`: default, the checkpoint's own. `trace` is filled when given."""
+        if cos_sin_TD is None:
+            cos_sin_TD = self.cos_sin(ids_BT.shape[1])
+        return self.head(self.model(ids_BT, cos_sin_TD, trace))
+
+    @torch.inference_mode()
+    def generate(
+        self, ids: Sequence[int], tokens: int, *, setting: ContextSetting = NATIVE, stop: Iterable[int] = ()
+    ) -> list[int]:
+        """Greedy continuation of one prompt, at most `tokens` long, without the stop token. Quadratic: no cache."""
+        answer: list[int] = []
+        cos_sin, ends = self.cos_sin(len(ids) + tokens, setting), set(stop)
+        for _ in range(tokens):
+            given = torch.tensor([[*ids, *answer]])
+            hidden = self.model(given, cos_sin[: given.shape[1]])
+            token = int(self.head(hidden[0, -1]).argmax())
+            if token in ends:
+                break
+            answer.append(token)
+        return answer
+
+    def save(self, target: Path, dtype: torch.dtype = torch.bfloat16, **config: Any) -> None:
+        """Write a checkpoint folder in the released format, weights rounded to `dtype`, `config` entries replaced."""
+        tensors = {name: tensor.detach().to(dtype) for name, tensor in self.state_dict().items()}
+        write_checkpoint(target, {**self.config, **config}, tensors)
+
+
+def layout_of(config: Mapping[str, Any]) -> Layout:
+    """The attention layout that a config.json describes."""
+    heads, kv, dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    return Layout(heads, kv, dim, gate_from_flags(config))
+
+
+def load(path: Path | str) -> Reference:
+    """A checkpoint folder as a model in float32, in eval mode: every tensor used, none missing.
+
+    Raises:
+        GatedevalError: the folder is refused (`harness.models.checkpoint.inspect`), or is of another family.
+    """
+    from safetensors.torch import load_file
+
+    checkpoint = inspect(path)
+    if checkpoint.layout is None or (
+        HEADWISE_FLAG not in checkpoint.config and checkpoint.architecture != "Qwen3ForCausalLM"
+    ):
+        raise GatedevalError(f"{path}: {checkpoint.architecture} is not a model of the paper's family (Qwen3)")
+    model = Reference(checkpoint.config)
+    tensors: dict[str, Tensor] = {}
+    for file in checkpoint.weight_files:
+        tensors.update(load_file(file))
+    if model.lm_head is None:
+        tensors.pop("lm_head.weight", None)
+    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, strict=True)
+    return model.eval()

@@ -1,0 +1,1 @@
+"""Context settings (RoPE base, YaRN, interpolation) and their rotary tables: pure maths."""

@@ -1,0 +1,210 @@
+"""Context settings: what each one means for a checkpoint, and what vLLM must be told for it.
+
+One resolved description of a setting (`_parameters`, in transformers' and vLLM's own vocabulary) feeds everything
+here, so that the tables we compute, the `hf_overrides` the engine is started with and the longest prompt cannot
+disagree. Nothing in this module imports torch, vllm or transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.config import ContextSetting
+from harness.rope.tables import Rope, frequencies, yarn_attention_factor
+from harness.types import GatedevalError
+
+__all__ = ["Overrides", "Rope", "is_extended", "is_native", "max_length", "overrides", "rope", "rope_of"]
+
+DEFAULT_ROPE_THETA = 10000.0  # what transformers and vLLM assume where config.json has no rope_theta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What an engine is started with for one context setting: both come from here, so they agree or this raises."""
+
+    hf_overrides: Mapping[str, Any]
+    max_model_len: int
+    reach: int | None  # the longest length that these overrides encode; None: no bound of their own
+
+    def __post_init__(self) -> None:
+        if self.reach is not None and self.max_model_len > self.reach:
+            raise GatedevalError(
+                f"context setting: max_length {self.max_model_len} is beyond the {self.reach} tokens that its rotary "
+                f"parameters reach; lower max_length, or raise the factor"
+            )
+
+
+def rope(
+    setting: ContextSetting,
+    *,
+    head_dim: int,
+    base_theta: float,
+    max_position_embeddings: int,
+    checkpoint_rope: Mapping[str, Any] | None = None,
+) -> Rope:
+    """The rotary encoding of `setting` for a checkpoint with these numbers.
+
+    `checkpoint_rope`: the checkpoint's `rope_scaling` or `rope_parameters`; kept by a native setting, replaced
+    (never compounded) by any other. Raises GatedevalError when `max_length` is beyond what the setting reaches.
+    """
+    parameters = _parameters(setting, base_theta, max_position_embeddings, checkpoint_rope)
+    length = _length(setting, parameters, max_position_embeddings)
+    rotary_dim = int(head_dim * float(parameters.get("partial_rotary_factor", 1.0)))
+    inv_freq, scaling = frequencies(parameters, rotary_dim, length, np.float64)
+    return Rope(inv_freq.astype(np.float64), scaling, parameters, length)
+
+
+def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Rope:
+    """`rope` with the numbers read from a checkpoint's config.json."""
+    theta, positions, declared = _read(checkpoint_config)
+    head_dim = checkpoint_config.get("head_dim")
+    if not head_dim:
+        head_dim = int(checkpoint_config["hidden_size"]) // int(checkpoint_config["num_attention_heads"])
+    return rope(
+        setting, head_dim=head_dim, base_theta=theta, max_position_embeddings=positions, checkpoint_rope=declared
+    )
+
+
+def max_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> int:
+    """The longest prompt plus answer, in tokens, under `setting`: its own `max_length`, else all that it reaches."""
+    theta, positions, declared = _read(checkpoint_config)
+    return _length(setting, _parameters(setting, theta, positions, declared), positions)
+
+
+def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Overrides:
+    """What vLLM must be given for `setting`: `hf_overrides` and `max_model_len`, from one source.
+
+    vLLM sets a dict-valued override on the config as it is, after its own completion of rope parameters: what is
+    left out (rope_theta, rope_type, original length) is lost, so `rope_parameters` is always complete here, the
+    attention factor as a number included. vLLM 0.32 takes `max_position_embeddings` as the limit for YaRN and
+    the default type, so a longer prompt needs it raised; since every other number is explicit, none is derived from it.
+    """
+    theta, positions, declared = _read(checkpoint_config)
+    parameters = _parameters(setting, theta, positions, declared)
+    length = _length(setting, parameters, positions)
+    if is_native(setting) and length <= positions:
+        return Overrides(hf_overrides={}, max_model_len=length, reach=positions)
+    given: dict[str, Any] = {"rope_parameters": parameters}
+    kind = parameters["rope_type"]
+    if kind == "dynamic":
+        # vLLM builds the base from max_position_embeddings / max_trained_positions: without both, nothing is scaled.
+        parameters["max_trained_positions"] = parameters["original_max_position_embeddings"]
+        given["max_position_embeddings"] = max(length, int(parameters["original_max_position_embeddings"]))
+    elif kind != "linear" and length > positions:  # linear: vLLM multiplies by the factor itself
+        given["max_position_embeddings"] = length
+    return Overrides(hf_overrides=given, max_model_len=length, reach=_reach(setting, parameters, positions))
+
+
+def is_native(setting: ContextSetting) -> bool:
+    """Whether the setting leaves the checkpoint's own encoding alone."""
+    return setting.rope_theta is None and not is_extended(setting)
+
+
+def is_extended(setting: ContextSetting) -> bool:
+    """Whether the setting stretches positions (YaRN, position interpolation, dynamic NTK)."""
+    return setting.yarn is not None or setting.linear is not None or setting.dynamic is not None
+
+
+def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | None]:
+    """(rope_theta, max_position_embeddings, declared rope parameters) of a config.json, old or new style."""
+    declared = config.get("rope_parameters") or config.get("rope_scaling")
+    if declared is not None and not isinstance(declared, Mapping):
+        raise GatedevalError(f"config.json: rope_scaling is {declared!r}, not a mapping; mend the checkpoint")
+    theta = (declared or {}).get("rope_theta") or config.get("rope_theta") or DEFAULT_ROPE_THETA
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int) or positions <= 0:
+        raise GatedevalError(f"config.json: max_position_embeddings is {positions!r}, not a positive whole number")
+    declared = dict(declared or {})
+    if "partial_rotary_factor" in config:
+        declared.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    return float(theta), positions, declared or None
+
+
+def _parameters(
+    setting: ContextSetting, theta: float, positions: int, declared: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """`setting` as complete `rope_parameters` in transformers' vocabulary: every number explicit."""
+    kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(setting, k) is not None]
+    if len(kinds) > 1:
+        raise GatedevalError(f"context {setting.label!r}: {' and '.join(kinds)} exclude one another; keep one")
+    declared = dict(declared or {})
+    partial = {k: declared[k] for k in ("partial_rotary_factor",) if declared.get(k) is not None}
+    if setting.rope_theta is not None:
+        theta = float(setting.rope_theta)
+    common = {"rope_theta": theta, **partial}
+    if is_native(setting):
+        return _declared(declared, common, positions)
+    if setting.yarn is not None:
+        y = setting.yarn
+        factor = y.attention_factor if y.attention_factor is not None else yarn_attention_factor(y.factor)
+        return {
+            "rope_type": "yarn",
+            **common,
+            "factor": float(y.factor),
+            "original_max_position_embeddings": y.original_max_position_embeddings,
+            "beta_fast": float(y.beta_fast),
+            "beta_slow": float(y.beta_slow),
+            "attention_factor": factor,
+        }
+    original = int(declared.get("original_max_position_embeddings") or positions)
+    if kinds:
+        stretch = {"factor": float(getattr(setting, kinds[0])), "original_max_position_embeddings": original}
+        return {"rope_type": kinds[0], **common, **stretch}
+    return {"rope_type": "default", **common}
+
+
+def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    """The checkpoint's own rope parameters, completed; raises GatedevalError for a type that we cannot compute."""
+    kind = declared.get("rope_type") or declared.get("type") or "default"
+    if declared.get("mrope_section") is not None:
+        kind = "mrope"
+    if kind == "default":
+        return {"rope_type": "default", **common}
+    if kind not in ("yarn", "linear", "dynamic", "llama3"):
+        raise GatedevalError(
+            f"config.json: the checkpoint's rope type {kind!r} is not supported; supported are default, linear, "
+            f"dynamic, yarn and llama3. Give the context an explicit rope_theta or yarn to replace it"
+        )
+    known = {k: v for k, v in declared.items() if v is not None and k not in ("type", "rope_type", *common)}
+    original = int(known.get("original_max_position_embeddings") or positions)
+    factor = float(known.get("factor") or positions / original)
+    out = {"rope_type": kind, **common, **known, "factor": factor, "original_max_position_embeddings": original}
+    if kind == "yarn":
+        out["beta_fast"] = float(known.get("beta_fast") or 32.0)
+        out["beta_slow"] = float(known.get("beta_slow") or 1.0)
+        m, m_all = out.pop("mscale", None), out.pop("mscale_all_dim", None)
+        if known.get("attention_factor") is None:
+            both = yarn_attention_factor(factor, m) / yarn_attention_factor(factor, m_all) if m and m_all else None
+            out["attention_factor"] = both if both is not None else yarn_attention_factor(factor)
+    return out
+
+
+def _reach(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int | None:
+    """The longest length for which these parameters make sense; None where the user has taken it in hand."""
+    if parameters["rope_type"] in ("yarn", "linear", "dynamic"):
+        stretched = int(parameters["factor"] * parameters["original_max_position_embeddings"])
+        # A checkpoint that declares scaling may already give the extended length as max_position_embeddings.
+        return max(stretched, positions) if is_native(setting) else stretched
+    # An explicit base is how a model is made to go further (the paper: 4K at 1e4, 32K at 1e6): no bound of ours.
+    return positions if setting.rope_theta is None else None
+
+
+def _length(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int:
+    """`max_length` resolved and checked, in tokens."""
+    reach = _reach(setting, parameters, positions)
+    if setting.max_length is None:
+        return reach if reach is not None else positions
+    if reach is not None and setting.max_length > reach:
+        if parameters["rope_type"] in ("yarn", "linear", "dynamic"):
+            original, factor = parameters["original_max_position_embeddings"], parameters["factor"]
+            limit = f"{parameters['rope_type']} factor {factor:g} x original {original} = {reach}"
+            remedy = f"use a factor of at least {setting.max_length / original:g}, or lower max_length"
+        else:
+            limit = f"the checkpoint's max_position_embeddings = {reach}"
+            remedy = "lower max_length, or extend the context with rope_theta or yarn"
+        raise GatedevalError(f"context {setting.label!r}: max_length {setting.max_length} is beyond {limit}; {remedy}")
+    return setting.max_length

@@ -1,0 +1,170 @@
+"""Rotary encodings as pure mathematics: inverse frequencies, the factor on cos and sin, and the tables from them.
+
+What a setting means is decided in `harness.rope.context`; here, complete `rope_parameters` (transformers' and vLLM's
+own vocabulary) become numbers. Nothing in this module imports torch, vllm or transformers.
+
+Sources: RoPE, Su et al. 2021 (arXiv 2104.09864), section 3.2.2; position interpolation, Chen et al. 2023 (2306.15595),
+eq. 4; YaRN, Peng et al. 2023 (2309.00071), section 3.2 (NTK-by-parts) and 3.4 (the attention temperature).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.types import GatedevalError
+
+F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
+
+_EPS = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # half an ulp of a value below 2
+
+
+@dataclass(frozen=True, eq=False)
+class Rope:
+    """The rotary encoding of one context setting.
+
+    `inv_freq`: (rotary_dim / 2,) float64, radians a position. `attention_scaling`: the factor on cos and sin, so
+    attention scores change by its square. `parameters`: transformers' `rope_parameters`, complete.
+    `length`: the longest prompt plus answer, in tokens, for which the setting is meant.
+    """
+
+    inv_freq: F64
+    attention_scaling: float
+    parameters: Mapping[str, Any]
+    length: int
+
+    @property
+    def rotary_dim(self) -> int:
+        """How many of a head's dimensions are rotated."""
+        return 2 * len(self.inv_freq)
+
+    def cos_sin(self, positions: Any, *, arithmetic: Literal["float64", "float32"] = "float64") -> F32:
+        """The rows of vLLM's `cos_sin_cache`: (positions, rotary_dim) float32, [cos | sin], attention factor included.
+
+        `positions`: a number of positions (0 .. n-1) or an array of them.
+        "float64" computes angles in double precision and rounds once, so every entry is within
+        2**-24 * attention_scaling of the mathematical value, at position 131071 as at 0.
+        "float32" does what vLLM and transformers do, single precision throughout: within 2e-5 of their tables up to
+        131071 but for the odd frequency whose power their library rounds the other way (one ulp: 0.008 there), and
+        up to 0.01 from the mathematical value.
+        """
+        t = np.arange(positions) if np.ndim(positions) == 0 else np.asarray(positions)
+        if arithmetic == "float64":
+            angles = t.astype(np.float64)[:, None] * self.inv_freq
+        else:
+            divisor = 1.0
+            parameters = dict(self.parameters)
+            if parameters["rope_type"] == "linear":  # vLLM divides the positions, not the frequencies
+                divisor, parameters = float(parameters["factor"]), {**parameters, "rope_type": "default"}
+            inv_freq, _ = frequencies(parameters, self.rotary_dim, self.length, np.float32)
+            scaled = t.astype(np.float32) / np.float32(divisor)
+            angles = (scaled[:, None] * inv_freq).astype(np.float64)
+        table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
+        if arithmetic == "float32":
+            return table.astype(np.float32) * np.float32(self.attention_scaling)
+        return (table * self.attention_scaling).astype(np.float32)
+
+    def tolerance(self, positions: Any, dtype: str = "float32") -> F64:
+        """How far a correct engine's table may be from `cos_sin`: (positions, rotary_dim), absolute.
+
+        An engine's single-precision frequency is off by a few ulp, and the angle by that times the position: the
+        bound is p * inv_freq * 2**-20 on the angle, plus the rounding of cos and sin, plus the cast to `dtype`.
+        """
+        t = np.arange(positions) if np.ndim(positions) == 0 else np.asarray(positions)
+        angle = t.astype(np.float64)[:, None] * self.inv_freq * 2.0**-20
+        half = angle + 2.0**-22 + _EPS[dtype]
+        return self.attention_scaling * np.concatenate([half, half], axis=1)
+
+    def check_table(
+        self, table: Any, *, rows: int | None = None, dtype: str = "float32", where: str = "engine"
+    ) -> float:
+        """Compare a live table, (rows, rotary_dim), with this setting; the largest deviation, absolute.
+
+        `rows`: how many the engine's longest prompt needs (default: `length`). Raises GatedevalError when the table
+        is too short, has another width, or encodes something else.
+        """
+        live = np.asarray(table, dtype=np.float64)
+        rows = self.length if rows is None else rows
+        if live.ndim != 2 or live.shape[1] != self.rotary_dim or live.shape[0] < rows:
+            raise GatedevalError(
+                f"{where}: rotary table has shape {live.shape}, the context setting needs at least "
+                f"({rows}, {self.rotary_dim}); the engine did not take the setting"
+            )
+        # All early positions, then ever sparser ones, and the last: a wrong base or factor shows within a few rows.
+        picks = np.unique(np.concatenate([np.arange(min(rows, 256)), np.geomspace(1, rows, 512).astype(int) - 1]))
+        off = np.abs(live[picks] - self.cos_sin(picks))
+        excess = off - self.tolerance(picks, dtype)
+        if not np.all(excess <= 0):  # written so that NaN fails
+            row, column = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
+            raise GatedevalError(
+                f"{where}: rotary table differs from the context setting: position {picks[row]}, column {column} is "
+                f"{live[picks[row], column]:.6f}, should be {self.cos_sin(picks[row : row + 1])[0, column]:.6f} "
+                f"(attention factor {self.attention_scaling:.4f})"
+            )
+        return float(off.max())
+
+
+def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
+    """YaRN's factor on cos and sin: 0.1 ln(factor) + 1 (Peng et al., section 3.4, sqrt(1/t)); 1 below factor 1."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def frequencies(parameters: Mapping[str, Any], dim: int, length: int, dtype: Any) -> tuple[NDArray[Any], float]:
+    """(inverse frequencies (dim / 2,), factor on cos and sin), in `dtype` np.float64, or np.float32 as engines do."""
+    if dim <= 0 or dim % 2:
+        raise GatedevalError(f"config.json: rotary dimension {dim} is not a positive even number")
+    kind, base = parameters["rope_type"], float(parameters["rope_theta"])
+    factor = float(parameters.get("factor", 1.0))
+    original = int(parameters.get("original_max_position_embeddings", length))
+    if kind == "dynamic":
+        # The base that dynamic NTK has at `length` tokens. An engine builds its table once: short prompts get it too.
+        base *= (factor * max(length, original) / original - (factor - 1)) ** (dim / (dim - 2))
+    exponent = np.arange(0, dim, 2, dtype=dtype) / dtype(dim)
+    # base ** (2 i / dim), correctly rounded to `dtype`; torch, too, narrows the base first.
+    period = np.power(np.float64(dtype(base)), exponent.astype(np.float64)).astype(dtype)
+    inv_freq = dtype(1) / period
+    if kind == "linear":
+        return inv_freq / dtype(factor), 1.0
+    if kind == "llama3":
+        return _llama3(parameters, inv_freq, factor, original, dtype), 1.0
+    if kind != "yarn":
+        return inv_freq, 1.0
+    low, high = _yarn_range(parameters, dim, base, original)
+    ramp = np.clip((np.arange(dim // 2, dtype=dtype) - dtype(low)) / dtype(high - low), 0, 1).astype(dtype)
+    keep = dtype(1) - ramp  # 1: fast dimensions, extrapolated as they are; 0: slow ones, interpolated by the factor
+    mixed = (dtype(1) / (dtype(factor) * period)) * (dtype(1) - keep) + inv_freq * keep
+    return mixed, float(parameters["attention_factor"])
+
+
+def _yarn_range(parameters: Mapping[str, Any], dim: int, base: float, original: int) -> tuple[float, float]:
+    """The pair indices between which YaRN's ramp runs, from `original` positions (never max_position_embeddings).
+
+    The paper's ramp is linear in the number of rotations r = original / wavelength, from beta_slow to beta_fast; its
+    authors' code, and with it transformers and vLLM, has it linear in the pair index between those two points,
+    rounded outwards. Checkpoints were trained with the latter, so that is what is computed.
+    """
+
+    def pair(rotations: float) -> float:
+        return dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+    low, high = pair(float(parameters["beta_fast"])), pair(float(parameters["beta_slow"]))
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    return low, high + 0.001 if low == high else high
+
+
+def _llama3(
+    parameters: Mapping[str, Any], inv_freq: NDArray[Any], factor: float, original: int, dtype: Any
+) -> NDArray[Any]:
+    """Llama 3.1's frequencies: slow ones divided by the factor, fast ones kept, a linear blend between."""
+    slow, fast = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
+    turns = dtype(original) / (dtype(2 * math.pi) / inv_freq)
+    blend = np.clip((turns - dtype(slow)) / dtype(fast - slow), 0, 1) if fast != slow else (turns >= slow).astype(dtype)
+    return (dtype(1) - blend) * inv_freq / dtype(factor) + blend * inv_freq

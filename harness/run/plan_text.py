@@ -1,0 +1,82 @@
+"""A plan, and a checkpoint, as text for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from harness.config import Model
+from harness.models.checkpoint import inspect, resolve, tokenizer_path, tokenizer_sha256
+from harness.run.plan import Plan
+from harness.types import GatedevalError
+
+
+def render(plan: Plan) -> str:
+    """The plan as aligned columns: a line per model, context, benchmark and length."""
+    groups: dict[tuple[str, str, str, int], list[int]] = {}
+    for cell, samples in plan.cells.items():
+        totals = groups.setdefault((cell.model, cell.context, cell.benchmark, cell.length), [0, 0, 0])
+        for i, value in enumerate((1, samples, plan.tokens[cell])):
+            totals[i] += value
+    rows = [("model", "context", "benchmark", "length", "cells", "samples", "prompt tokens")]
+    for (model, context, benchmark, length), (cells, samples, tokens) in groups.items():
+        at_most = "<= " if benchmark == "ruler" else ""
+        rows.append((model, context, benchmark, f"{length or ''}", str(cells), f"{samples:,}", f"{at_most}{tokens:,}"))
+    total = (len(plan.cells), sum(plan.cells.values()), sum(plan.tokens.values()))
+    rows.append(("total", "", "", "", str(total[0]), f"{total[1]:,}", f"{total[2]:,}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells_ = [
+            text.ljust(w) if i < 3 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells_).rstrip())
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    for label, planned in plan.models.items():
+        checkpoint = planned.checkpoint
+        limits = ", ".join(f"{name} {tokens:,}" for name, tokens in planned.max_lengths.items())
+        lines.append(
+            f"{label}: gate {checkpoint.gate}, {checkpoint.parameters:,} parameters; longest prompt + answer: {limits}"
+        )
+    if plan.refusals:
+        lines.append(f"{len(plan.refusals)} refusal(s), see below")
+    return "\n".join(lines)
+
+
+def describe(model: Model, *, as_json: bool = False) -> str:
+    """What a checkpoint is. Raises GatedevalError with what is wrong with it."""
+    directory = resolve(model)
+    checkpoint = inspect(directory)
+    layout, config = checkpoint.layout, checkpoint.config
+    facts: dict[str, Any] = {"path": str(directory), "gate": checkpoint.gate}
+    if layout:
+        facts["heads"] = f"{layout.num_heads} query, {layout.num_kv_heads} key/value, head_dim {layout.head_dim}"
+        gate = (
+            f" = {layout.num_heads * layout.head_dim} query + {layout.num_heads * layout.gate_dim} gate"
+            if layout.gate_dim
+            else ""
+        )
+        facts["q_proj rows"] = f"{layout.q_rows}{gate}"
+        facts["q/k norm"] = "yes" if config.get("use_qk_norm", True) else "no"
+        facts["biases"] = "q, k, v, gate, o" if config.get("qkv_bias") else "none"
+    facts |= {
+        "layers": config.get("num_hidden_layers"),
+        "hidden size": config.get("hidden_size"),
+        "vocabulary": config.get("vocab_size"),
+        "embeddings": "tied" if config.get("tie_word_embeddings") else "separate",
+        "parameters": f"{checkpoint.parameters:,} stored as {checkpoint.dtype}",
+        "rope": ", ".join(f"{k} {v}" for k, v in checkpoint.rope.items()) or "default",
+        "longest prompt + answer": f"{checkpoint.max_position_embeddings:,} tokens (max_position_embeddings)",
+        "vLLM class": checkpoint.architecture
+        + ("" if layout is None or checkpoint.architecture.startswith("Gated") else " (vLLM's own)"),
+    }
+    try:
+        tokenizer = tokenizer_path(model, directory)
+        facts["tokenizer"] = f"{tokenizer} (sha256 {tokenizer_sha256(tokenizer)[:16]})"
+    except GatedevalError as error:
+        facts["tokenizer"] = f"missing: {error}"
+    facts["fingerprint"] = checkpoint.fingerprint()
+    if as_json:
+        return json.dumps(facts, indent=2)
+    width = max(len(name) for name in facts)
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items())

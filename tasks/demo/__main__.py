@@ -1,0 +1,129 @@
+"""`python -m tasks.demo`: train the demo's models, and write them with their cards where they are shipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from harness.types import GatedevalError
+from tasks.demo import MODELS
+from tasks.demo.recipe import ARMS, SHIPPED, STAGES
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    """Group of the two commands."""
+
+
+@main.command()
+@click.option("--out", type=_DIRECTORY, default=Path(".cache/demo"), show_default=True, help="Where training happens.")
+@click.option("--seed", default=0, show_default=True, help="Of weights and documents.")
+@click.option("--workers", default=os.cpu_count() or 1, show_default="cores", help="Arms at a time, one thread each.")
+@click.option("--arm", "arms", type=click.Choice(list(ARMS)), multiple=True, help="Only this arm (repeatable).")
+def train(out: Path, seed: int, workers: int, arms: tuple[str, ...]) -> None:
+    """Train all arms side by side; the same command goes on after an interruption."""
+    from tqdm import tqdm
+
+    waiting = list(arms or ARMS)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    total = sum(stage.tokens for stage in STAGES)
+    bars = {
+        arm: tqdm(total=total, desc=f"{arm:12}", unit="tok", unit_scale=True, position=i, disable=None)
+        for i, arm in enumerate(waiting)
+    }
+    failed = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < max(1, workers):
+                arm = waiting.pop(0)
+                command = [sys.executable, "-m", "tasks.demo", "one", arm, str(out / arm), str(seed)]
+                running[arm] = subprocess.Popen(command)
+            time.sleep(1)
+            for arm, process in list(running.items()):
+                bars[arm].update(_seen(out / arm) - bars[arm].n)
+                if process.poll() is not None:
+                    del running[arm]
+                    if process.returncode:
+                        failed.append(arm)
+    except KeyboardInterrupt:
+        sys.exit(f"\nstopped; the same command goes on from the last state in {out}")
+    finally:
+        for process in running.values():
+            process.terminate()
+        for bar in bars.values():
+            bar.close()
+    if failed:
+        sys.exit(f"training failed: {', '.join(failed)} (see above); what was reached is in {out}")
+
+
+def _seen(directory: Path) -> int:
+    """Tokens done according to the arm's own note."""
+    try:
+        return int((directory / "progress").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+@main.command(hidden=True)
+@click.argument("arm")
+@click.argument("directory", type=_DIRECTORY)
+@click.argument("seed", type=int)
+def one(arm: str, directory: Path, seed: int) -> None:
+    """One arm, in this process."""
+    from harness.store.files import RunLock
+    from tasks.demo.training import Trainer
+
+    def tell(tokens: int) -> None:
+        (directory / "progress").write_text(str(tokens))
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = RunLock(directory / "lock")  # two at once would write each other's states
+        Trainer(arm, directory, seed).run(tell)
+        lock.release()
+    except GatedevalError as error:
+        sys.exit(f"{arm}: {error}")
+    except KeyboardInterrupt:  # a terminal's Ctrl-C reaches both processes: the parent says what there is to say
+        sys.exit(130)
+
+
+@main.command()
+@click.option("--from", "source", type=_DIRECTORY, default=Path(".cache/demo"), show_default=True, help="Trained arms.")
+@click.option("--to", "target", type=_DIRECTORY, default=MODELS, show_default="the package", help="Where to put them.")
+@click.option("--seed", default=0, show_default=True, help="The one they were trained with.")
+@click.option("--samples", default=100, show_default=True, help="Per retrieval score of the cards.")
+def ship(source: Path, target: Path, seed: int, samples: int) -> None:
+    """Examine the trained checkpoints, write their cards, and put both where the demo finds them."""
+    import shutil
+
+    from tqdm import tqdm
+
+    from tasks.demo.card import card, read_log
+    from tasks.demo.examine import examined
+
+    work = [(arm, stage.name) for arm in ARMS for stage in SHIPPED]
+    for arm, name in work:
+        if not (source / arm / name / "config.json").exists():
+            sys.exit(f"{source / arm} has no finished checkpoint {name!r}: train it first")
+    found: dict[str, dict[str, dict[str, object]]] = {arm: {} for arm in ARMS}
+    for arm, name in tqdm(work, desc="examining", disable=None):
+        found[arm][name] = examined(source / arm / name, samples)
+    for arm in ARMS:
+        for stage in SHIPPED:
+            shutil.copytree(source / arm / stage.name, target / arm / stage.name, dirs_exist_ok=True)
+        text = card(arm, seed, read_log(source / arm), found[arm])
+        (target / arm / "README.md").write_text(text, encoding="utf-8")
+        (target / arm / "examined.json").write_text(json.dumps(found[arm], indent=2) + "\n", encoding="utf-8")
+        click.echo(f"{target / arm}")
+
+
+if __name__ == "__main__":
+    main()

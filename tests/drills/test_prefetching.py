@@ -1,0 +1,399 @@
+"""Samples made ahead in a process of their own, and the order in which they are sent (no engine)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.config import from_dict
+from harness.engine.encoding import Asker
+from harness.engine.requests import Ask, Prompt
+from harness.models.tokenizer import Tokenizer
+from harness.models.twin import make_tiny
+from harness.run import prefetching as feeding
+from harness.run.order import BLOCK, deepest_first, in_windows, shared_tokens
+from harness.run.plan import Plan, build
+from harness.run.prefetching import Feed, FeedError
+from harness.run.producing import Begun, Broken, Done, Event, Found, Owed, Work, make
+from harness.types import Cell
+from tests.support import ROOT
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tiny")
+    make_tiny(root)
+    return root
+
+
+def plan(tiny: Path, *benchmarks: dict[str, Any], length: int = 2048, **more: Any) -> Plan:
+    return build(
+        from_dict(
+            {
+                "name": "p",
+                "models": [{"label": "a", "path": str(tiny / "baseline")}],
+                "contexts": [{"label": "c", "rope_theta": 1e6, "max_length": length}],
+                "benchmarks": list(benchmarks),
+                **more,
+            }
+        )
+    )
+
+
+NEEDLES = {"ruler": ["niah_single_1", "fwe"], "lengths": [512, 1024], "samples": 6}
+
+
+def work(made: Plan, known: dict[Cell, dict[str, set[str]]] | None = None) -> Work:
+    return Work("a", "c", tuple(made.cells), "fingerprint", known or {})
+
+
+def facts(event: Event | None) -> Any:
+    """What an event says, in a form that can be compared."""
+    if isinstance(event, Owed):
+        request = event.request
+        ids = list(request.ids) if isinstance(request, Prompt) else request.options
+        return event.cell, event.job.id, ids, event.digest, event.tokens, event.asked, event.job.extra, event.redone
+    return event
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+def common(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def haystacks(depths: list[int], length: int = 400) -> list[list[int]]:
+    """Prompts of one haystack that part from it at a needle of their own."""
+    return [[*range(depth), 100_000 + i, *range(depth, length)] for i, depth in enumerate(depths)]
+
+
+def test_shared_tokens_are_those_of_the_nearest_other_prompt() -> None:
+    rng = random.Random(1)
+    for _ in range(50):
+        prompts = [[rng.randint(0, 2) for _ in range(rng.randint(1, 12))] for _ in range(rng.randint(2, 9))]
+        brute = [
+            max(common(p, q) for j, q in enumerate(prompts) if j != i) for i, p in enumerate(prompts)
+        ]  # fmt: skip
+        assert shared_tokens(prompts) == brute
+    assert shared_tokens([[70000, 1], [70000, 2], [5]]) == [1, 1, 0]  # ids beyond 16 bits, compared as numbers
+
+
+def test_deepest_first_is_the_order_of_the_needles() -> None:
+    depths = [40, 360, 200, 280, 120, 320]
+    order = deepest_first(haystacks(depths))
+    assert order is not None
+    # the deepest two share the same: up to the second's needle
+    assert set(order[:2]) == {1, 5}
+    assert order[2:] == [3, 2, 4, 0]
+
+
+def test_no_order_where_nothing_worth_while_is_shared() -> None:
+    assert deepest_first([[i, *range(400)] for i in range(8)]) is None  # nothing
+    assert deepest_first([[*range(20), i, *range(400)] for i in range(8)]) is None  # a template's head
+    assert deepest_first([[*range(300), 1000 + i] for i in range(8)]) is None  # all the same: a few-shot prefix
+    assert deepest_first([]) is None
+    assert deepest_first([[1, 2, 3]]) is None
+
+
+def computed(prompts: list[list[int]], blocks: int, size: int = BLOCK) -> int:
+    """Tokens that an engine computes which answers one prompt after the other and keeps `blocks` blocks, the least
+    recently used (of one prompt: its deepest) given up first.
+    """
+    kept: dict[tuple[int, ...], None] = {}
+    total = 0
+    for ids in prompts:
+        keys = [tuple(ids[: (i + 1) * size]) for i in range(len(ids) // size)]
+        hits = 0
+        while hits < len(keys) and keys[hits] in kept:
+            hits += 1
+        total += len(ids) - hits * size
+        for key in reversed(keys):
+            kept.pop(key, None)
+            kept[key] = None
+        while len(kept) > blocks:
+            kept.pop(next(iter(kept)))
+    return total
+
+
+def test_deepest_first_computes_least_and_needs_the_smallest_cache() -> None:
+    """With room for everything any order finds the same; where the cache is tight, only this order still does."""
+    rng = random.Random(3)
+    prompts = haystacks([rng.randrange(0, 1600, 40) for _ in range(16)], 1600)
+    order = deepest_first(prompts)
+    assert order is not None
+    ordered = [prompts[i] for i in order]
+    roomy, tight = 16 * 100, 101
+    shuffles = [rng.sample(prompts, len(prompts)) for _ in range(20)]
+    best = computed(ordered, roomy)
+    assert best == computed(ordered, tight)
+    assert all(best <= computed(s, roomy) + 16 * BLOCK for s in shuffles)
+    assert min(computed(s, tight) for s in shuffles) > best
+    assert best <= 0.65 * sum(map(len, prompts))
+
+
+def test_windows_hand_on_every_item_once_and_grow() -> None:
+    prompts = haystacks([(37 * i) % 380 for i in range(60)])
+    taken = list(in_windows(enumerate(prompts), lambda item: item[1], first=2000, largest=8000))
+    assert sorted(i for i, _ in taken) == list(range(60))
+    assert {i for i, _ in taken[:5]} == set(range(5))  # the first window: 5 prompts of 401 tokens
+    assert {i for i, _ in taken[5:15]} == set(range(5, 15))  # then 4000 tokens
+    source = iter(enumerate(prompts))
+    first = next(in_windows(source, lambda item: item[1], first=2000, largest=8000))
+    assert first[0] < 5
+    assert next(source)[0] == 5  # nothing beyond the window was made
+
+
+def test_windows_end_where_they_do_not_help() -> None:
+    source = iter([(i, [i] * 100) for i in range(50)])
+    stream = in_windows(source, lambda item: item[1], first=1000, largest=8000)
+    assert [next(stream)[0] for _ in range(15)] == list(range(15))
+    assert next(source)[0] == 15  # one by one after the first window
+
+
+# --- making -------------------------------------------------------------------------------------------------------
+
+
+def test_order_changes_neither_ids_nor_prompts_nor_hashes(tiny: Path) -> None:
+    ordered, plain = plan(tiny, NEEDLES), plan(tiny, NEEDLES, engine={"prefix_caching": False})
+    streams = [[e for e in make(p, work(p)) if isinstance(e, Owed)] for p in (ordered, plain)]
+    ids = [[(e.cell, e.job.id) for e in stream] for stream in streams]
+    assert ids[0] != ids[1]
+    assert ids[1] == [(c, str(n)) for c in plain.cells for n in range(6)]  # off: as they come
+    assert [i for c, i in ids[0] if c.task == "fwe"] == [i for c, i in ids[1] if c.task == "fwe"]  # nothing to gain
+    by_id = [{(e.cell, e.job.id): facts(e) for e in stream} for stream in streams]
+    assert by_id[0] == by_id[1]
+    done = [{e.cell: e.hashes for e in make(p, work(p)) if isinstance(e, Done)} for p in (ordered, plain)]
+    assert done[0] == done[1]
+
+
+def test_what_the_run_holds_is_not_asked_again(tiny: Path) -> None:
+    made = plan(tiny, NEEDLES)
+    hashes = {e.cell: e.hashes for e in make(made, work(made)) if isinstance(e, Done)}
+    cell = next(iter(hashes))
+    known = {cell: {"0": {hashes[cell]["0"]}, "1": {"of another prompt"}}}
+    events = [e for e in make(made, work(made, known)) if isinstance(e, Owed | Found) and e.cell == cell]
+    assert [type(e) for e in events].count(Found) == 1
+    assert {e.job.id: e.redone for e in events if isinstance(e, Owed)} == {
+        "1": True, "2": False, "3": False, "4": False, "5": False,
+    }  # fmt: skip
+
+
+def test_nothing_is_encoded_twice(tiny: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One encode a prompt; one for a question's context and one for each of its options."""
+    made = plan(
+        tiny, NEEDLES, {"mmlu": {"subjects": ["anatomy"], "samples": 5}}, data=str(shared / "data"), length=8192
+    )
+    encoded: list[str] = []
+    encode = Tokenizer.encode
+
+    def counted(self: Tokenizer, text: str, *, special: bool = True) -> list[int]:
+        encoded.append(text)
+        return encode(self, text, special=special)
+
+    monkeypatch.setattr(Tokenizer, "encode", counted)
+    events = [e for e in make(made, work(made)) if isinstance(e, Owed)]
+    prompts = [e for e in events if isinstance(e.request, Prompt)]
+    questions = [e for e in events if not isinstance(e.request, Prompt)]
+    assert (len(prompts), len(questions)) == (24, 5)
+    assert len(encoded) == 24 + 5 * (1 + 4)
+    assert len(set(encoded)) == len(encoded)
+
+
+def test_hashes_are_those_of_the_whole_written_out(tiny: Path) -> None:
+    made = plan(tiny, NEEDLES)
+    planned, [setting] = made.models["a"], made.config.contexts
+    asker = Asker(made.setup("a").tokenizer, planned.checkpoint, setting, 2048, "float32")
+    for ask in (Ask("k", prompt="a prompt", stop=("\n",)), Ask("k", pairs=(("a b", " c"), ("a b", " d e")))):
+        request = asker.request(ask)
+        asked: Any = (
+            [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
+            if isinstance(request, Prompt)
+            else [[list(c), list(t)] for c, t in request.options]
+        )
+        whole = {"asked": asked, "model": "f", **asker._constant}
+
+        def digest(value: Any) -> str:
+            return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
+
+        assert asker.hashes(request, "f") == (digest(whole), digest(asked))
+        assert (asker.sample_hash(request, "f"), asker.prompt_hash(request)) == (digest(whole), digest(asked))
+
+
+# --- the process --------------------------------------------------------------------------------------------------
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def gone(pid: int, seconds: float = 60) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pid)
+
+
+def test_the_process_yields_what_is_made_here_and_ends_with_the_feed(tiny: Path) -> None:
+    """The same events, also when they are polled, when only one prompt may wait, and for a second work."""
+    made = plan(tiny, NEEDLES)
+    here = [facts(e) for e in make(made, work(made))]
+    with Feed(made, ahead=1) as feed:
+        assert [facts(e) for e in feed.events(work(made))] == here
+        pid = feed.pid
+        second = work(made)
+        feed.begin(second)
+        polled = [e for e in feed.events(second, busy=lambda: True) if e is not None]
+        assert [facts(e) for e in polled] == here
+        assert feed.pid == pid
+        owed = next(e for e in polled if isinstance(e, Owed))
+        assert owed.job.score(None, owed.job.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
+    assert feed.pid is None
+    assert pid is not None
+    assert not alive(pid)
+
+
+def test_a_killed_process_breaks_its_cell_and_the_others_are_made(tiny: Path) -> None:
+    made = plan(tiny, NEEDLES)
+    with Feed(made, ahead=1) as feed:
+        stream = feed.events(work(made))
+        first = next(stream)
+        assert isinstance(first, Begun)
+        pid = feed.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        events = [e for e in stream if e is not None]
+    ends = {e.cell: e for e in events if isinstance(e, Done | Broken)}
+    assert list(ends) == list(made.cells)
+    broken = [e for e in ends.values() if isinstance(e, Broken)]
+    assert 1 <= len(broken) < len(ends)
+    assert "died (signal 9); run again" in broken[0].error
+
+
+def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(tiny: Path) -> None:
+    """A length too small for one task breaks that cell; a caller who stops in the middle of a full pipe is not held."""
+    made = plan(tiny, {"ruler": ["vt", "fwe"], "lengths": [300], "samples": 2})
+    assert made.refusals
+    made.cells = {Cell("a", "c", "ruler", task, 300): 2 for task in ("vt", "fwe")}
+    here = [facts(e) for e in make(made, work(made))]
+    with Feed(made) as feed:
+        events = [facts(e) for e in feed.events(work(made))]
+        assert events == here
+        [broken] = [e for e in events if isinstance(e, Broken)]
+        assert broken.cell.task == "vt"
+        assert "vt at length 300" in broken.error
+        pid = feed.pid
+        many = plan(tiny, {"ruler": ["fwe"], "lengths": [2048], "samples": 2000})
+        feed.plan = many
+        feed.close()
+        stream = feed.events(work(many))
+        assert isinstance(next(stream), Begun)
+        second = feed.pid
+        stream.close()  # type: ignore[attr-defined]
+        assert feed.pid is None
+    for number in (pid, second):
+        assert number is not None
+        assert not alive(number)
+
+
+def test_a_bug_is_told_with_its_traceback(tiny: Path) -> None:
+    made = plan(tiny, NEEDLES)
+    with Feed(made) as feed:
+        nowhere = Work("a", "no such setting", tuple(made.cells), "f", {})
+        with pytest.raises(FeedError, match="Traceback"):
+            list(feed.events(nowhere))
+        assert feed.pid is None
+
+
+def test_the_process_ends_with_its_parent_however_that_dies(tiny: Path) -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from tests.drills.test_prefetching import Feed, NEEDLES, Path, plan, work
+made = plan(Path({str(tiny)!r}), NEEDLES)
+feed = Feed(made, ahead=1)
+stream = feed.events(work(made))
+next(stream)
+print(feed.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert alive(pid)
+    parent.kill()
+    parent.wait()
+    assert gone(pid)
+
+
+class _Live:
+    """What cannot be sent from process to process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a live object")
+
+
+def test_a_cell_that_cannot_be_sent_is_made_in_the_parent(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(tiny, NEEDLES)
+    events = list(make(made, work(made)))
+    stubborn = next(iter(made.cells))
+
+    def with_live_objects(_: Plan, __: Work) -> Iterator[Event]:
+        for event in events:
+            if isinstance(event, Owed) and event.cell == stubborn:
+                event.job.extra["live"] = _Live()
+            yield event
+
+    monkeypatch.setattr(feeding, "make", with_live_objects)
+    out = io.BytesIO()
+    feeding._work(made, work(made), out)
+    out.seek(0)
+    sent = []
+    while header := out.read(8):
+        sent.append(pickle.loads(out.read(int.from_bytes(header, "little"))))
+    of_stubborn = [m for m in sent if getattr(m, "cell", None) == stubborn]
+    assert [type(m).__name__ for m in of_stubborn] == ["Begun", "_Here"]
+    assert len(sent) == 1 + 2 + sum(e.cell != stubborn for e in events)
+
+
+@pytest.mark.slow
+def test_500_prompts_of_128k_stream_in_less_than_a_gigabyte(tiny: Path) -> None:
+    """Both the process that makes them and the one that takes them, although a cell's prompts are put in order."""
+    script = f"""
+import resource, sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.drills.test_prefetching import Feed, Owed, Path, plan, work
+made = plan(Path({str(tiny)!r}), {{"ruler": ["niah_single_1"], "lengths": [131072], "samples": 500}}, length=131072)
+taken = largest = 0
+with Feed(made) as feed:
+    for event in feed.events(work(made)):
+        if isinstance(event, Owed):
+            taken += event.tokens
+            status = open(f"/proc/{{feed.pid}}/status").read()
+            largest = max(largest, int(status.split("VmHWM:")[1].split()[0]))
+print(taken, largest * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=580, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    tokens, child, parent = map(int, done.stdout.split())
+    print(f"{tokens:,} tokens; peak of the process that makes them {child / 1e6:.0f} MB, of ours {parent / 1e6:.0f} MB")
+    assert tokens > 60e6
+    assert child < 1e9
+    assert parent < 1e9

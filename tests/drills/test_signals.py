@@ -1,0 +1,132 @@
+"""Signals to a process that works: an orderly end, an immediate one, and children that do not hear Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+WORKER = """
+import multiprocessing, os, sys, time
+from harness.run import signals as stopping
+from harness.gated.watchdog import ENGINE_OF, follow_parent
+from harness.run.signals import Stopped
+
+def child():
+    follow_parent()
+    blocked = int(next(x for x in open("/proc/self/status") if x.startswith("SigBlk")).split()[1], 16)
+    print("child hears Ctrl-C:", not blocked & 2, flush=True)
+    time.sleep(60)
+
+def work(stubborn):
+    while True:
+        try:
+            print("working", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            if not stubborn:
+                raise
+
+if __name__ == "__main__":
+    os.environ[ENGINE_OF] = str(os.getpid())
+    stopping.GRACE = float(sys.argv[2])
+    process = multiprocessing.get_context("spawn").Process(target=child, daemon=True)
+    try:
+        with stopping.stopping(lambda name: f"last words after {name}"):
+            process.start()
+            while not process.is_alive(): pass
+            time.sleep(0.1)
+            work(stubborn=sys.argv[1] == "stubborn")
+    except Stopped as stopped:
+        print("child alive:", process.is_alive(), flush=True)
+        print("in order after", stopped.name, file=sys.stderr)
+        sys.exit(stopped.code)
+"""
+
+
+def hear() -> None:
+    """A shell's background job, and so perhaps these tests, ignores Ctrl-C, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Worker:
+    def __init__(self, folder: Path, mode: str, grace: float = 60.0, before: str = "") -> None:
+        script = folder / "worker.py"
+        script.write_text(textwrap.dedent(WORKER))
+        command = [sys.executable, str(script), mode, str(grace)]
+        self.process = subprocess.Popen(
+            ["sh", "-c", f'{before} exec "$@"', "sh", *command],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=hear,
+        )
+        assert self.process.stdout is not None
+        assert {self.process.stdout.readline() for _ in range(2)} == {"working\n", "child hears Ctrl-C: False\n"}
+
+    def group(self, signum: int) -> None:
+        os.killpg(self.process.pid, signum)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("signum", "code", "name"),
+    [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")],
+)
+def test_the_first_signal_ends_in_order(tmp_path: Path, signum: int, code: int, name: str) -> None:
+    worker = Worker(tmp_path, "willing")
+    worker.process.send_signal(signum)
+    status, _, err = worker.end()
+    assert status == code
+    assert err.splitlines()[-2:] == [f"{name}: stopping; once more to stop at once", f"in order after {name}"]
+    assert "Traceback" not in err
+
+
+def test_a_terminals_ctrl_c_leaves_the_children_to_us(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "willing")
+    worker.group(signal.SIGINT)
+    status, out, err = worker.end()
+    assert status == 130
+    assert out.splitlines() == ["child alive: True"]
+    assert "Traceback" not in err
+
+
+def test_the_second_signal_ends_at_once(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "stubborn")
+    assert worker.process.stdout is not None
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.process.stdout.readline() == "working\n", "the first one was swallowed"
+    worker.process.send_signal(signal.SIGTERM)
+    since = time.monotonic()
+    status, _, err = worker.end()
+    assert (status, err.splitlines()[-1]) == (130, "last words after Ctrl-C")
+    assert time.monotonic() - since < 20
+
+
+def test_a_swallowed_signal_ends_by_itself(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "stubborn", grace=0.5)
+    worker.process.send_signal(signal.SIGTERM)
+    status, _, err = worker.end()
+    assert (status, err.splitlines()[-1]) == (143, "last words after SIGTERM")
+
+
+def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "willing", before="trap '' HUP;")
+    worker.process.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    assert worker.process.poll() is None
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.end()[0] == 143

@@ -1,0 +1,279 @@
+"""The main job on tiny models, as a user runs it: `gatedeval run`, again, interrupted, changed (cases 14, 31-36)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.models.twin import make_tiny
+from harness.store import Store
+from tests.support import ROOT
+
+pytestmark = pytest.mark.engine
+
+CONFIG = """
+name: small
+models:
+  - {label: base line, path: tiny/baseline, dtype: float32}
+  - {label: gate, path: tiny/headwise, dtype: float32}
+contexts:
+  - {label: native, max_length: 1024}
+  - {label: YaRN, yarn: {factor: 2, original_max_position_embeddings: 1024}, max_length: 2048}
+benchmarks:
+  - {ruler: [niah_single_1, fwe], lengths: [512, 2048], samples: 2}
+engine: {enforce_eager: true}
+caption: "random weights"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("run")
+    make_tiny(root / "tiny")
+    (root / "small.yaml").write_text(CONFIG)
+    return root
+
+
+def gatedeval(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=folder,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+
+def until_first_sample(run: Path, process: subprocess.Popen[Any]) -> Path:
+    """Wait until a run that was started has stored something (or has ended); its folder of samples."""
+    samples, deadline = run / "samples", time.monotonic() + 240
+    while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    return samples
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The first run, killed in the middle of its first model, then taken up by the same command."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), "run", "small.yaml"],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    samples = until_first_sample(folder / "results/small", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = sum(len(file.read_bytes().splitlines()) for file in samples.glob("*.jsonl"))
+    assert 1 <= kept < 12
+    return gatedeval(folder, "run", "small.yaml")
+
+
+def lines(folder: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted((folder / "results/small/samples").glob("*.jsonl")):
+        yield from (json.loads(line) for line in file.read_text().splitlines())
+
+
+def test_killed_and_taken_up_again(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    store = Store.read(folder / "results/small")
+    assert store.manifest["state"] == "complete"
+    assert len(store.cells) == 2 * (2 + 4)  # the 2,048 only where the context reaches
+    for cell in store.cells:
+        assert [s.id for s in store.samples(cell)] == ["0", "1"]
+    assert "found finished" in finished.stderr
+
+
+def test_stdout_is_the_table_alone(finished: subprocess.CompletedProcess[str]) -> None:
+    first, *_ = finished.stdout.splitlines()
+    assert first.startswith("| model")
+    assert "random weights" in finished.stdout
+    assert "vLLM" not in finished.stdout
+    row = next(x for x in finished.stdout.splitlines() if x.startswith("| base line") and "native" in x)
+    assert row.rstrip(" |").endswith("\u2013")
+
+
+def test_every_sample_says_what_was_sent_and_how_it_ended(
+    folder: Path, finished: subprocess.CompletedProcess[str]
+) -> None:
+    for line in lines(folder):
+        budget = {"niah_single_1": 128, "fwe": 50}
+        assert line["finish_reason"] in ("stop", "length")
+        assert len(line["hash"]) == 32
+        validity = line["extra"]["ruler"]
+        assert validity["evidence_present"]
+        assert validity["prompt_tokens"] == line["prompt_tokens"]
+        assert line["prompt_tokens"] + validity["answer_tokens"] <= validity["length"] + validity["overshoot"]
+        assert validity["answer_tokens"] in budget.values()
+        assert 0 <= line["scores"]["score"] <= 1
+        assert 0 <= line["extra"]["cached_tokens"] < line["prompt_tokens"]
+        assert line["references"]
+
+
+def test_manifest(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    manifest = json.loads((folder / "results/small/run.json").read_text())
+    assert manifest["versions"]["lm-eval"] == "0.4.13"
+    assert manifest["config"]["benchmarks"][0]["lengths"] == [512, 2048]
+    gate = manifest["models"]["gate"]
+    assert gate["gate"] == "headwise"
+    assert gate["engine"]["model_class"] == "GatedQwen3ForCausalLM"
+    assert gate["engine"]["max_model_len"] >= 2048
+    sent = sum(line["prompt_tokens"] for line in lines(folder))
+    assert 0 <= gate["engine"]["cached_tokens"] < gate["engine"]["prompt_tokens"] <= sent
+    assert manifest["models"]["base line"]["fingerprint"] != gate["fingerprint"]
+    assert manifest["sampling"]["temperature"] == 0.0
+
+
+def test_the_same_command_again_asks_nothing_and_starts_no_engine(
+    folder: Path, finished: subprocess.CompletedProcess[str]
+) -> None:
+    again = gatedeval(folder, "run", "small.yaml")
+    assert again.returncode == 0
+    assert "0 samples answered, 24 found finished" in again.stderr
+    assert "starting vLLM" not in again.stderr
+    assert again.stdout == finished.stdout
+
+
+def test_more_samples_and_throughput_knobs_ask_only_what_is_new(
+    folder: Path, finished: subprocess.CompletedProcess[str]
+) -> None:
+    first = {(line["hash"], line["response"]) for line in lines(folder)}
+    more = gatedeval(
+        folder, "run", "small.yaml", "-s", "benchmarks.0.samples=3", "-s", "engine.max_num_seqs=2"
+    )  # fmt: skip
+    assert more.returncode == 0, more.stderr[-2000:]
+    assert "12 samples answered, 24 found finished" in more.stderr
+    assert first <= {(line["hash"], line["response"]) for line in lines(folder)}
+
+
+def test_another_rope_is_another_sample(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    changed = gatedeval(
+        folder, "run", "small.yaml", "-s", "contexts.1.rope_theta=500000", "-s", "benchmarks.0.samples=1",
+        "-s", "benchmarks.0.lengths=[512]",
+    )  # fmt: skip
+    assert changed.returncode == 0, changed.stderr[-2000:]
+    assert "4 samples answered, 4 found finished, 4 of them done again" in changed.stderr
+
+
+def test_table_in_every_format(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    tidy = gatedeval(folder, "table", "results/small", "-f", "csv").stdout.splitlines()
+    assert tidy[0].startswith("model,context,benchmark,task,length,samples,score")
+    assert json.loads(gatedeval(folder, "table", "results/small", "-f", "json").stdout)
+    assert "\\toprule" in gatedeval(folder, "table", "results/small", "-f", "latex").stdout
+    assert "niah_single_1" in gatedeval(folder, "table", "results/small", "--style", "tasks").stdout
+
+
+def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
+    for arguments, message in (
+        (["run", "nowhere.yaml"], "nowhere.yaml"),
+        (["table", "nowhere"], "no run at nowhere"),
+        (["check", "tiny"], "checkpoints below it"),
+        (["run", "small.yaml", "-s", "benchmarks.0.lengths=[4096]"], "4096"),
+        (["run", "small.yaml", "-s", "benchmarks.0.ruler=[qa_1]", "--data", "tiny"], "squad"),
+        (["plan", "small.yaml", "-s", "benchmarks.0.lengths=[60]"], "at least"),
+    ):
+        result = gatedeval(folder, *arguments)
+        assert result.returncode == 2, (arguments, result.stderr[-500:])
+        assert message in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None:
+    """The engine process is killed while it works: its cells are failed by name, it is started again, exit code 1."""
+    import psutil
+
+    arguments = [
+        "run",
+        "small.yaml",
+        "-o",
+        "died",
+        "-s",
+        "benchmarks.0.samples=40",
+        "-s",
+        "models=[{label: gate, path: tiny/headwise}]",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until_first_sample(folder / "died", process)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "EngineCore" in " ".join(child.cmdline() or [child.name()]):
+            child.kill()
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 1, err[-3000:]
+    assert "the engine died" in err
+    store = Store.read(folder / "died")
+    assert store.manifest["state"] == "incomplete"
+    assert {key.split("__")[1] for key in store.failures} == {"native"}  # what it was working on
+    for cell in store.cells:
+        assert cell.context == "native" or len(list(store.samples(cell))) == 40
+    assert out.startswith("| model")
+    again = gatedeval(folder, *arguments)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert Store.read(folder / "died").failures == {}
+
+
+@pytest.mark.slow
+def test_the_death_of_the_process_that_makes_samples_fails_its_cell_and_the_others_go_on(folder: Path) -> None:
+    """Killed while it works: one cell is failed by name, another process makes the others, exit code 1; then again."""
+    import psutil
+
+    arguments = ["run", "small.yaml", "-o", "unfed", "-s", "benchmarks.0.samples=4"]
+    arguments += ["-s", "models=[{label: gate, path: tiny/headwise}]"]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    killed, deadline = False, time.monotonic() + 240
+    while not killed and time.monotonic() < deadline and process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if "harness.run.prefetching" in " ".join(child.cmdline()):
+                child.kill()
+                killed = True
+        time.sleep(0.01)
+    assert killed
+    out, err = process.communicate(timeout=500)
+    assert process.returncode == 1, err[-3000:]
+    assert "the process that makes the samples died (signal 9)" in err
+    store = Store.read(folder / "unfed")
+    assert len(store.failures) == 1
+    for cell in store.cells:
+        assert cell.key in store.failures or len(list(store.samples(cell))) == 4
+    assert out.startswith("| model")
+    again = gatedeval(folder, *arguments)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert Store.read(folder / "unfed").failures == {}
+
+
+def test_without_the_plugin_nothing_is_evaluated(folder: Path) -> None:
+    result = gatedeval(folder, "run", "small.yaml", "-o", "without", VLLM_PLUGINS="")
+    assert result.returncode == 2
+    assert "the gatedeval plugin is not loaded" in result.stderr.splitlines()[-1]
+    assert result.stdout == ""
+
+
+def test_plan_shows_cells_without_an_engine(folder: Path) -> None:
+    result = gatedeval(folder, "plan", "small.yaml")
+    assert result.returncode == 0
+    assert "starting" not in result.stderr
+    total = next(x for x in result.stdout.splitlines() if x.startswith("total"))
+    assert total.split()[1:3] == ["12", "24"]

@@ -1,0 +1,83 @@
+"""A gated twin computes its source's function to the bit, in float32 and bfloat16 (acceptance 3)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.config import Model
+from harness.engine.requests import Prompt, Question
+from harness.models.checkpoint import inspect
+from harness.models.twin import make_tiny, make_twin
+from harness.types import GatedevalError
+from tests.support.engines import altered, started
+
+IDS = [(11 * i * i + 5 * i) % 4000 + 40 for i in range(200)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tiny")
+    make_tiny(root)
+    for gate in ("headwise", "elementwise"):
+        make_twin(root / "baseline", root / f"twin-{gate}", gate)  # type: ignore[arg-type]
+    return root
+
+
+def measured(checkpoint: Path, dtype: str) -> tuple[np.ndarray, tuple[int, ...]]:
+    with started(Model(label="m", path=str(checkpoint), dtype=dtype)) as engine:  # type: ignore[arg-type]
+        [choice] = engine.choose([Question("q", tuple((tuple(IDS), (t,)) for t in range(4096)))])
+        [answer] = engine.generate([Prompt("g", IDS, 24)])
+    return np.array(choice.logprobs), answer.token_ids
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("dtype", "gate"),
+    [
+        ("float32", "headwise"),
+        ("bfloat16", "elementwise"),
+        pytest.param("float32", "elementwise", marks=pytest.mark.slow),
+        pytest.param("bfloat16", "headwise", marks=pytest.mark.slow),
+    ],
+)
+def test_twins_are_equal_to_the_bit(tiny: Path, dtype: str, gate: str) -> None:
+    source, tokens = measured(tiny / "baseline", dtype)
+    twin, twin_tokens = measured(tiny / f"twin-{gate}", dtype)
+    assert np.array_equal(source, twin)
+    assert tokens == twin_tokens
+
+
+def test_what_a_twin_is(tiny: Path) -> None:
+    twin = inspect(tiny / "twin-headwise")
+    assert twin.gate == "headwise"
+    assert twin.architecture == "GatedQwen3ForCausalLM"
+    assert twin.config["architectures"] == ["GatedQwen3ForCausalLM"]  # stock vLLM refuses it by name
+    assert (tiny / "twin-headwise/tokenizer.json").read_bytes() == (tiny / "baseline/tokenizer.json").read_bytes()
+
+
+def test_twins_that_cannot_be(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(GatedevalError, match="is not empty"):
+        make_twin(tiny / "baseline", tiny / "headwise", "headwise")
+    with pytest.raises(GatedevalError, match="has a headwise gate already"):
+        make_twin(tiny / "headwise", tmp_path / "a", "elementwise")
+    other = altered(tiny / "baseline", tmp_path / "b", model_type="gpt2", architectures=["GPT2LMHeadModel"])
+    with pytest.raises(GatedevalError, match="'gpt2' has no gated twin"):
+        make_twin(other, tmp_path / "c", "headwise")
+
+
+def test_the_arms_of_the_tiny_pair_differ_in_the_gate_alone(tiny: Path) -> None:
+    from safetensors.torch import load_file
+
+    base = load_file(tiny / "baseline/model.safetensors")
+    for gate in ("headwise", "elementwise"):
+        arm, layout = load_file(tiny / gate / "model.safetensors"), inspect(tiny / gate).layout
+        assert layout is not None
+        for name, tensor in arm.items():
+            same = tensor[layout.query_rows] if "q_proj" in name else tensor
+            assert bool((same == base[name]).all()), name
+    assert json.loads((tiny / "headwise/config.json").read_text())["headwise_attn_output_gate"] is True
+    assert make_tiny(tiny) == []  # nothing is overwritten

@@ -1,0 +1,90 @@
+"""What several test files need: oracle folders, engines over them, checkpoints altered on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.config import ContextSetting, Model
+from harness.config import Engine as EngineOptions
+from harness.engine.engine import Engine
+from harness.engine.requests import Prompt, Question
+
+NATIVE = ContextSetting(label="native")
+EAGER = EngineOptions(enforce_eager=True)
+
+
+def oracle_model(shared: Path, folder: str, dtype: str = "float32") -> Model:
+    """An oracle checkpoint, with a tokenizer of the shared folder (the oracles themselves have none)."""
+    return Model(
+        label=folder,
+        path=str(shared / "oracles" / folder),
+        tokenizer=str(shared / "oracles/ruler/tokenizer_bpe4k"),
+        dtype=dtype,  # type: ignore[arg-type]
+    )
+
+
+class Oracle:
+    """The numbers that the authors' own code produced for a checkpoint."""
+
+    def __init__(self, shared: Path, folder: str) -> None:
+        data = np.load(shared / "oracles" / folder / "expected.npz")
+        self.ids: list[int] = data["input_ids"][0].tolist()
+        self.positions: list[int] = data["logits_positions"].tolist()
+        logits = data["logits"][0].astype(np.float64)
+        self.logprobs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        self.greedy: list[int] = data["greedy_tokens"].tolist()
+        self.greedy_logprob = data["greedy_logprob"]
+        self.inv_freq, self.scaling = data["rope_inv_freq"], float(data["rope_attention_scaling"])
+
+    def measured(self, engine: Engine) -> np.ndarray:
+        """Log-probability of every token at every given position, through the engine: (positions, vocabulary)."""
+        vocabulary = self.logprobs.shape[1]
+        questions = (
+            Question(p, tuple((tuple(self.ids[: p + 1]), (token,)) for token in range(vocabulary)))
+            for p in self.positions
+        )
+        rows = {choice.key: choice.logprobs for choice in engine.choose(questions)}
+        return np.array([rows[p] for p in self.positions])
+
+    def check_greedy(self, engine: Engine) -> None:
+        """Greedy decoding gives the oracle's tokens; free-running up to the tokenizer's end token, then forced."""
+        [answer] = engine.generate([Prompt("greedy", self.ids, len(self.greedy))])
+        assert list(answer.token_ids) == self.greedy[: len(answer.token_ids)]
+        assert answer.finish_reason == "stop" or len(answer.token_ids) == len(self.greedy)
+        [(_, logprob, greedy)] = engine.score([("greedy", self.ids, self.greedy)])
+        assert greedy
+        assert abs(logprob - float(self.greedy_logprob.sum())) <= 1e-3 * len(self.greedy)
+
+
+def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> Path:
+    """A copy of a checkpoint with config entries replaced (None: removed) and tensors mapped by a function."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, target)
+    facts = json.loads((target / "config.json").read_text())
+    for key, value in config.items():
+        facts.pop(key, None)
+        if value is not None:
+            facts[key] = value
+    (target / "config.json").write_text(json.dumps(facts))
+    if tensors is not None:
+        old = load_file(target / "model.safetensors")
+        save_file(tensors(old), target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+@contextmanager
+def started(model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Iterator[Engine]:
+    """An engine for the length of a `with`."""
+    engine = Engine(model, settings or [NATIVE], options)
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -1,0 +1,33 @@
+"""Tokenizers for RULER's tests, made once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tasks.ruler import RulerTokenizer, load_tokenizer
+from tests.support import tokenizers as tokenizers_made
+
+
+@cache
+def _made(kind: str) -> RulerTokenizer:
+    return load_tokenizer(getattr(tokenizers_made, kind)())
+
+
+@pytest.fixture(scope="session")
+def made() -> Callable[[str], RulerTokenizer]:
+    """A tokenizer by its kind: qwen, gpt2, llama, unigram, unigram_plain, crossing."""
+    return _made
+
+
+@pytest.fixture(scope="session")
+def bpe4k(shared: Path) -> RulerTokenizer:
+    return load_tokenizer(shared / "oracles" / "ruler" / "tokenizer_bpe4k")
+
+
+@pytest.fixture(scope="session")
+def bpe4k_bos(shared: Path) -> RulerTokenizer:
+    return load_tokenizer(shared / "oracles" / "ruler" / "tokenizer_bpe4k_bos")

@@ -1,0 +1,47 @@
+"""The command line itself: fast, helpful, lazy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support import ROOT
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_help_teaches_and_is_quick() -> None:
+    python("cli.py", "--help")
+    started = time.monotonic()
+    result = python("cli.py", "--help")
+    assert time.monotonic() - started < 1.5  # 0.1 s on an idle machine
+    for word in ("run", "plan", "table", "check", "ruler", "twin", "data", "configs/table5.yaml"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("arguments", ["['--help']", "['run', '--help']", "['table', '--help']", "['ruler', '--help']"])
+def test_help_imports_neither_torch_nor_vllm(arguments: str) -> None:
+    code = f"""
+import sys
+sys.argv = ["gatedeval", *{arguments}]
+import cli
+try:
+    cli.main()
+except SystemExit as end:
+    assert not end.code, end.code
+heavy = {{"torch", "vllm", "transformers", "lm_eval", "pandas"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    result = python("-c", code)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("module", ["types", "config", "rope", "stats", "models.layout"])
+def test_pure_rooms_import_neither_torch_nor_vllm(module: str) -> None:
+    code = f"import sys, harness.{module}; assert not {{'torch', 'vllm', 'transformers'}} & set(sys.modules)"
+    assert python("-c", code).returncode == 0

@@ -1,0 +1,138 @@
+"""Data folders: what is found, what is missing, and that nothing is read wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from harness.data.catalog import MMLU_SUBJECTS, WANTED
+from harness.data.files import read_json, read_json_lines, sha256_of
+from harness.data.folder import DataFolder, fetch_one
+from harness.types import GatedevalError
+
+
+def test_the_shared_folder_works_as_it_stands(shared: Path) -> None:
+    folder = DataFolder(shared / "data")
+    states = {row["name"]: row["state"] for row in folder.check()}
+    assert states == {name: "missing" if name == "english_words" else "here" for name in WANTED}
+    assert folder.missing(name for name in WANTED if name != "english_words") == []
+    (message,) = folder.missing(["english_words", "english_words", "essays"])
+    assert "english_words.json" in message
+    essays = folder.find("essays")
+    assert essays.sha256 == "842477fbc94fee6a4372726af24fbdbbee779f5f80d99824d61c0479a09ef3de"
+    assert essays.source == "--data"
+    assert essays.manifest()["file"] == "ruler_PaulGrahamEssays.json.gz"
+
+
+def test_rows(shared: Path) -> None:
+    folder = DataFolder(shared / "data")
+    assert len(MMLU_SUBJECTS) == len(set(MMLU_SUBJECTS)) == 57
+    assert sum(len(folder.mmlu_rows("test", s)) for s in MMLU_SUBJECTS) == 14_042
+    assert {len(folder.mmlu_rows("dev", s)) for s in MMLU_SUBJECTS} == {5}
+    row = folder.mmlu_rows("test", "abstract_algebra")[0]
+    assert set(row) == {"question", "choices", "answer"}
+    assert len(row["choices"]) == 4
+    assert row["answer"] in range(4)
+    assert (len(folder.gsm8k_rows("test")), len(folder.gsm8k_rows("train"))) == (1319, 7473)
+    with pytest.raises(GatedevalError, match="no subject 'cooking'"):
+        folder.mmlu_rows("test", "cooking")
+
+
+def test_environment_and_option(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEDEVAL_DATA", str(shared / "data"))
+    assert DataFolder().root == shared / "data"
+    assert DataFolder(tmp_path).root == tmp_path, "the option wins"
+    with pytest.raises(GatedevalError, match="is not a folder"):
+        DataFolder(tmp_path / "absent")
+    with pytest.raises(GatedevalError, match=r"--squad .*no such file"):
+        DataFolder(tmp_path, {"squad": tmp_path / "absent.json"})
+    with pytest.raises(GatedevalError, match="no data set is called 'esays'"):
+        DataFolder(tmp_path, {"esays": tmp_path})
+
+
+def test_missing_says_what_to_bring_and_where(tmp_path: Path) -> None:
+    with pytest.raises(GatedevalError) as caught:
+        DataFolder(tmp_path).find("squad")
+    assert "RULER qa_1" in str(caught.value)
+    assert "dev-v2.0.json" in str(caught.value)
+    assert "--squad FILE" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_offline_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No folder, no network: one line that names the file and what the download said. (The address is unreachable.)"""
+    monkeypatch.delenv("GATEDEVAL_DATA", raising=False)
+    monkeypatch.setenv("GATEDEVAL_CACHE", str(tmp_path))
+    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with pytest.raises(GatedevalError, match=r"bring SQuAD's dev-v2.0.json .*download failed"):
+        DataFolder().find("squad")
+    assert len(DataFolder().missing(["squad", "essays"])) == 2
+
+
+def test_downloads_are_checked_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real download, of a file: address: kept if its hash is the known one, refused if not, found afterwards."""
+    from dataclasses import replace
+
+    source = tmp_path / "dev-v2.0.json"
+    source.write_text('{"data": []}')
+    monkeypatch.setenv("GATEDEVAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("GATEDEVAL_DATA", raising=False)
+    wrong = replace(WANTED["squad"], url=source.as_uri(), sha256="0" * 64)
+    monkeypatch.setitem(WANTED, "squad", wrong)
+    with pytest.raises(ValueError, match="expected 0000"):
+        fetch_one("squad")
+    monkeypatch.setitem(WANTED, "squad", replace(wrong, sha256=sha256_of(source)))
+    found = DataFolder().find("squad")
+    assert (found.source, found.revision, found.sha256) == ("download", "dev-v2.0", sha256_of(source))
+    assert [p.name for p in found.path.parent.iterdir()] == ["dev-v2.0.json"]
+    assert list(DataFolder().fetch(["squad"])) == [("squad", found.path)]
+
+
+def test_formats(tmp_path: Path) -> None:
+    rows = [{"a": 1}, {"a": "é\u2028x"}]
+    text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    for name, raw in {
+        "a.jsonl": text.encode(),
+        "b.json": json.dumps(rows).encode(),
+        "c.json": gzip.compress(text.encode()),
+        "d.gz": b"\xef\xbb\xbf" + text.encode(),
+    }.items():
+        (tmp_path / name).write_bytes(raw)
+        assert read_json(tmp_path / name) == rows
+        assert read_json_lines(tmp_path / name) == rows
+    for raw, message in [(b"{", "line 1: not JSON"), (b"{}\n{", "line 2: not JSON"), (b"\x1f\x8bxx", "cannot be read"),
+                         (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer")]:  # fmt: skip
+        (tmp_path / "bad").write_bytes(raw)
+        with pytest.raises(GatedevalError, match=message):
+            read_json(tmp_path / "bad")
+
+
+def test_mmlu_layouts(tmp_path: Path) -> None:
+    line = '"What, exactly?",1,"2 ""x""",3,4,C\n'
+    for base in (tmp_path / "one" / "mmlu" / "data", tmp_path / "two" / "mmlu"):
+        (base / "test").mkdir(parents=True)
+        (base / "test" / "anatomy_test.csv").write_text(line)
+    packed = tmp_path / "three" / "mmlu"
+    packed.mkdir(parents=True)
+    with tarfile.open(packed / "data.tar", "w") as tar:
+        tar.add(tmp_path / "two" / "mmlu" / "test", "data/test")
+    expected = [{"question": "What, exactly?", "choices": ["1", '2 "x"', "3", "4"], "answer": 2}]
+    for name in ("one", "two", "three"):
+        assert DataFolder(tmp_path / name).mmlu_rows("test", "anatomy") == expected, name
+    (tmp_path / "two" / "mmlu" / "test" / "anatomy_test.csv").write_text(line + "q,1,2,3,4,2\n")
+    with pytest.raises(GatedevalError, match="row 2: expected question,A,B,C,D,answer"):
+        DataFolder(tmp_path / "two").mmlu_rows("test", "anatomy")
+
+
+def test_hash_is_kept_until_the_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_text("a")
+    first = sha256_of(file)
+    file.write_text("bb")
+    assert sha256_of(file) != first
+    assert sha256_of(tmp_path) != sha256_of(file)

@@ -1,0 +1,124 @@
+"""What a person sees while a run goes on: two bars on a terminal, plain lines elsewhere, an ETA that counts tokens."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.run.progress import Progress, duration
+from harness.types import Cell
+from tests.support.terminal import in_terminal
+
+LONG, SHORT = Cell("m", "c", "ruler", "vt", 131072), Cell("m", "c", "ruler", "vt", 4096)
+
+
+def plan(**counts: int) -> Any:
+    """What `Progress` reads of a plan: samples and prompt tokens of every cell."""
+    cells = {LONG: counts["long"], SHORT: counts["short"]}
+    return SimpleNamespace(cells=cells, tokens={c: n * c.length for c, n in cells.items()})
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_time_left_is_told_from_tokens_and_not_from_samples() -> None:
+    clock = Clock()
+    shown = Progress(plan(long=10, short=10), quiet=True, clock=clock)
+    for _ in range(10):  # half of the samples, but 97% of the work
+        clock.now += 32
+        shown.advance(LONG, 131072, 0)
+    assert shown.standing() == "10/20 samples, 4,096 tokens/s, about 10 s left"
+    for _ in range(10):
+        clock.now += 1
+        shown.advance(SHORT, 4096, 0)
+    assert shown.standing() == "20/20 samples, 4,096 tokens/s, about 0 s left"
+
+
+def test_what_was_found_finished_and_engine_starts_do_not_flatter_the_rate() -> None:
+    clock = Clock()
+    shown = Progress(plan(long=10, short=10), quiet=True, clock=clock)
+    for _ in range(5):
+        shown.advance(LONG, 131072, 0, reused=True)
+    assert shown.standing() == "5/20 samples", "no rate before this session has one"
+    clock.now += 300  # the engine starts
+    shown.resume()
+    clock.now += 32
+    shown.advance(LONG, 131072, 0)
+    left = round((4 * 131072 + 10 * 4096) / 4096 / 60)
+    assert shown.standing() == f"6/20 samples, 4,096 tokens/s, about {left} min left"
+
+
+def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (False, True):
+        clock = Clock()
+        with Progress(plan(long=4, short=0), quiet=quiet, clock=clock) as shown:
+            shown.enter(LONG)
+            for _ in range(4):
+                clock.now += 16
+                shown.advance(LONG, 131000, 72)
+            shown.say("news")
+        err = capsys.readouterr().err
+        if quiet:
+            assert err == ""
+        else:
+            assert err.splitlines() == [
+                "50% of the tokens, 2/4 samples, 8,192 tokens/s, about 32 s left",
+                "100% of the tokens, 4/4 samples, 8,192 tokens/s, about 0 s left",
+                "news",
+            ]
+            assert "\r" not in err
+            assert "\x1b" not in err
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 89, 90, 720, 5940, 12_000)] == [
+        "0 s", "89 s", "2 min", "12 min", "99 min", "3 h 20 min",
+    ]  # fmt: skip
+
+
+BARS = """
+import time
+from types import SimpleNamespace
+from harness.run.progress import Progress
+from harness.types import Cell
+cells = {Cell("base", "YaRN", "ruler", "vt", n): 6 for n in (8192, 4096)}
+with Progress(SimpleNamespace(cells=cells, tokens={c: 6 * c.length for c in cells})) as shown:
+    for cell in cells:
+        shown.enter(cell)
+        for i in range(6):
+            time.sleep(0.12)
+            shown.advance(cell, cell.length, 10)
+        shown.say("news of it")
+"""
+
+
+@pytest.mark.parametrize("columns", [110, 44])
+def test_a_bar_for_the_plan_and_one_for_the_cell(columns: int) -> None:
+    root = Path(__file__).resolve().parent.parent
+    since = time.monotonic()
+    screens, code = in_terminal(["-c", BARS], cwd=root, columns=columns)
+    assert code == 0
+    assert time.monotonic() - since < 60
+    assert all(len(row) <= columns for screen in screens for row in screen)
+    both = [s for s in screens if any(r.startswith("plan ") for r in s) and any(r.startswith("base, YaRN") for r in s)]
+    assert both, "two bars at a time"
+    if columns > 100:
+        text = "\n".join("\n".join(screen) for screen in both)
+        assert "base, YaRN, vt 8192  50%|" in text
+        assert "base, YaRN, vt 4096  50%|" in text
+        assert " 3/6" in text
+        assert "tokens/s, about " in text
+    last = screens[-1]
+    assert [row for row in last if row][:2] == ["news of it", "news of it"]
+    assert last[2].startswith("plan 100%|")
+    assert not any(row.startswith("base") for row in last), "the cell's bar goes with the run"
