@@ -30,14 +30,14 @@ def questions(count: int, subjects: Sequence[str], engine: Any, model: Model) ->
     """Subject -> its first `count` questions as token ids, in the order in which the runner would ask them."""
     from harness.benchmarks.base import Setup, jobs
     from harness.data.folder import DataFolder
-    from harness.engine.encoding import Asker
+    from harness.engine.encoding import Encoder
     from harness.models.tokenizer import Tokenizer
 
     benchmark = Benchmark(kind="mmlu", tasks=tuple(subjects), samples=count, shots=5)
     setup = Setup(Tokenizer(engine.tokenizer_dir), DataFolder(data_folder()), 42)
-    asker = Asker(setup.tokenizer, engine.checkpoint, engine.setting, engine.max_length, model.dtype)
+    encoder = Encoder(setup.tokenizer, engine.checkpoint, engine.setting, engine.max_length, model.dtype)
     cells = {s: Cell(model.label, engine.setting.label, "mmlu", s) for s in subjects}
-    return {s: [asker.request(j.ask) for j in jobs(benchmark, c, setup, engine.max_length)] for s, c in cells.items()}
+    return {s: [encoder.encode(r) for r in jobs(benchmark, c, setup, engine.max_length)] for s, c in cells.items()}
 
 
 def ours(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:

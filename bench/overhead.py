@@ -43,7 +43,7 @@ def dump_requests(config: Path, target: Path) -> int:
     """Write what the harness will send, as plain data; returns the number of prompts."""
     from harness.benchmarks import base as benchmarks
     from harness.config import load
-    from harness.engine.encoding import Asker
+    from harness.engine.encoding import Encoder
     from harness.engine.engine import Engine
     from harness.engine.requests import Prompt
     from harness.run.plan import build
@@ -53,11 +53,11 @@ def dump_requests(config: Path, target: Path) -> int:
     [label] = plan.models
     planned, [setting] = plan.models[label], plan.config.contexts
     limit, setup = planned.max_lengths[setting.label], plan.setup(label)
-    asker = Asker(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
+    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
     prompts = []
     for cell in sorted(plan.cells, key=lambda c: -c.length):
-        for job in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
-            request = asker.request(job.ask)
+        for sample in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
+            request = encoder.encode(sample)
             assert isinstance(request, Prompt)
             prompts.append((list(request.ids), request.max_tokens))
     with Engine(planned.model, plan.config.contexts, plan.config.engine) as engine:

@@ -21,9 +21,9 @@ from common import data_folder, emit, note, skip
 from harness.config import ContextSetting, Model, from_dict
 from harness.config import Engine as EngineOptions
 from harness.engine.engine import Engine
-from harness.engine.requests import Prompt
+from harness.engine.requests import Prompt, SampleRequest
 from harness.run.plan import Plan, build
-from harness.run.producing import Owed, Work, make
+from harness.run.producing import Assignment, produce
 
 
 class TightEngine(Engine):
@@ -39,8 +39,8 @@ class TightEngine(Engine):
 
 def prompts(plan: Plan) -> list[Prompt]:
     """The samples of the plan's one cell, in the order in which the runner sends them."""
-    events = make(plan, Work("model", "long", tuple(plan.cells), "", {}))
-    found = [e.request for e in events if isinstance(e, Owed)]
+    events = produce(plan, Assignment("model", "long", tuple(plan.cells), "", {}))
+    found = [e.request for e in events if isinstance(e, SampleRequest)]
     assert all(isinstance(p, Prompt) for p in found)
     return found  # type: ignore[return-value]
 

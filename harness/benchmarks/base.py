@@ -1,19 +1,19 @@
 """A benchmark's name -> its samples: prompt, answer cap, references and scoring, one at a time.
 
-The runner sees only `Job`s; what is RULER, MMLU, GSM8k or another lm-eval task is decided here and nowhere else.
+The runner sees only `SampleRequest`s; what is RULER, MMLU, GSM8k or another lm-eval task is decided here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from harness.config import Benchmark, Config
 from harness.data.folder import DataFolder
-from harness.engine.requests import Ask, Choice, Completion
+from harness.engine.requests import Answer, Completion, SampleRequest
 from harness.models.tokenizer import Tokenizer
 from harness.types import Cell, GatedevalError
 
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("gatedeval")
 RULER_OWN = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
 """RULER's options and what upstream does; None: a budget of its own for each task."""
-Answer = Completion | Choice
-
-
-@dataclass(frozen=True)
-class Job:
-    """One sample to answer. `score` turns the answer into metrics (0..1); `extra` is stored with the sample."""
-
-    id: str
-    ask: Ask
-    references: list[str]
-    score: Callable[[Answer, str], dict[str, float]]
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,7 +133,7 @@ def count(benchmark: Benchmark, task: str, data: DataFolder) -> int:
     return there if benchmark.samples is None else min(there, benchmark.samples)
 
 
-def jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Iterator[Job]:
+def jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
     """The cell's samples in order, made as they are asked for. `max_length`: tokens that the context setting takes."""
     if benchmark.kind == "ruler":
         yield from _ruler_jobs(benchmark, cell, setup, max_length)
@@ -153,7 +141,7 @@ def jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Ite
         yield from _lm_jobs(benchmark, cell, setup)
 
 
-def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Iterator[Job]:
+def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
     from tasks import ruler
 
     # A chat template's own tokens are part of what is sent: they come off the length that the generator fills.
@@ -177,11 +165,15 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
                 [{"role": "user", "content": sample.input}], answer_prefix=prefix.lstrip(), thinking=setup.thinking
             )
         references = list(sample.outputs)
-        ask = Ask(
-            f"ruler {cell.task} at {cell.length}, sample {number}", prompt, max_tokens=sample.validity.answer_tokens
+        yield SampleRequest(
+            id=str(number),
+            label=f"ruler {cell.task} at {cell.length}, sample {number}",
+            prompt=prompt,
+            max_tokens=sample.validity.answer_tokens,
+            references=references,
+            score=RulerScore(cell.task, references),
+            extra={"ruler": asdict(sample.validity)},
         )
-        score = RulerScore(cell.task, references)
-        yield Job(str(number), ask, references, score, {"ruler": asdict(sample.validity)})
     while tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
         _log.warning("RULER %s at %d: %s", cell.task, cell.length, tokenizer.notes.pop())
 
@@ -195,14 +187,17 @@ def _lm_task(benchmark: Benchmark, task: str, data: DataFolder) -> LmEvalTask:
     return lmtasks.load_tasks(benchmark.tasks[0], benchmark.shots)[task]
 
 
-def _lm_jobs(benchmark: Benchmark, cell: Cell, setup: Setup) -> Iterator[Job]:
+def _lm_jobs(benchmark: Benchmark, cell: Cell, setup: Setup) -> Iterator[SampleRequest]:
     task = _lm_task(benchmark, cell.task, setup.data)
     chat = setup.render if setup.chat else None
     for number, doc in task.documents(benchmark.samples):
-        ask, instances = task.ask(number, doc, chat)
-        extra = {"options": [c for _, c in ask.pairs]} if ask.pairs else {}
-        score = LmScore(benchmark, cell.task, setup.data, doc, instances)
-        yield Job(str(number), ask, task.reference(doc), score, extra)
+        request, instances = task.ask(number, doc, chat)
+        yield replace(
+            request,
+            references=task.reference(doc),
+            score=LmScore(benchmark, cell.task, setup.data, doc, instances),
+            extra={"options": [c for _, c in request.options]} if request.options else {},
+        )
 
 
 def answer_text(answer: Completion, thinking: bool, what: object) -> str:

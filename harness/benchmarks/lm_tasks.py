@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.folder import DataFolder
-from harness.engine.encoding import generation
-from harness.engine.requests import Ask, Choice, Completion
+from harness.engine.encoding import generation_request
+from harness.engine.requests import Choice, Completion, SampleRequest
 from harness.types import GatedevalError
 
 _log = logging.getLogger("gatedeval")
@@ -173,7 +173,7 @@ class LmEvalTask:
         self.task.set_fewshot_seed(FEWSHOT_SEED)
         yield from self.task.doc_iterator(rank=0, limit=limit, world_size=1)
 
-    def ask(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> tuple[Ask, list[Any]]:
+    def ask(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> tuple[SampleRequest, list[Any]]:
         """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text.
 
         Raises:
@@ -199,10 +199,10 @@ class LmEvalTask:
             chat_template=chat,
         )
         instances = instances if isinstance(instances, list) else [instances]
-        key = f"{self.name}, document {number}"
+        label = f"{self.name}, document {number}"
         if instances[0].request_type == "generate_until":
-            return generation(key, *instances[0].args), instances
-        return Ask(key, pairs=tuple(i.args for i in instances)), instances
+            return generation_request(str(number), label, *instances[0].args), instances
+        return SampleRequest(id=str(number), label=label, options=tuple(i.args for i in instances)), instances
 
     def reference(self, doc: dict[str, Any]) -> list[str]:
         """The target, as lm-eval has it: the answer text, or the number of the right option."""

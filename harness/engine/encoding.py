@@ -1,25 +1,26 @@
-"""From a sample's text to the token ids that are sent, and the hash that says whether its answer is still good.
+"""A sample's text -> the token ids that are sent, and the hash that says whether a stored answer is still valid.
 
-Needs a tokenizer and a checkpoint's headers, no engine: a finished run can thus be recognised without starting one.
+Needs a tokenizer and a checkpoint's headers, but no engine: a finished run is recognised without starting one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.config import ContextSetting
-from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Ask, Prompt, Question, check_fits
+from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits
 from harness.models.checkpoint import Checkpoint
 from harness.models.tokenizer import Tokenizer
 from harness.rope import context
 from harness.types import GatedevalError
 
 
-class Asker:
-    """Turns asks into requests for one model under one context setting.
+class Encoder:
+    """Encodes and hashes the samples of one model under one context setting.
 
     `max_length`: tokens that prompt and answer may take together. `dtype`: the model's, as configured.
     """
@@ -31,73 +32,66 @@ class Asker:
         rope: Mapping[str, Any] = {}
         if checkpoint.layout is not None or not context.is_native(setting):
             rope = context.rope_of(setting, checkpoint.config).parameters
-        self._constant = {"dtype": [dtype, checkpoint.dtype], "rope": dict(rope)}
+        self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": dict(rope)}
 
-    def request(self, ask: Ask) -> Prompt | Question:
-        """The token ids that `ask` comes to. Raises GatedevalError when they do not fit the context setting."""
-        if ask.prompt is not None:
-            ids = self.tokenizer.encode(ask.prompt)
-            self._check(len(ids), ask.max_tokens, ask.key)
-            return Prompt(ask.key, ids, ask.max_tokens, ask.stop, ask.temperature)
+    def encode(self, sample: SampleRequest) -> Prompt | Question:
+        """The token ids of `sample`. Raises GatedevalError when they do not fit the context setting."""
+        if sample.prompt is not None:
+            ids = array("I", self.tokenizer.encode(sample.prompt))  # 4 bytes a token; a list takes 36
+            self._check(len(ids), sample.max_tokens, sample.label)
+            return Prompt(sample.label, ids, sample.max_tokens, sample.stop, sample.temperature)
         options = []
-        alone: dict[str, tuple[int, ...]] = {}  # options over one context encode it once, and share its ids
-        for ctx, continuation in ask.pairs:
-            context_ids, continuation_ids = self.pair(ctx, continuation, alone)
-            if not continuation_ids:  # its log-likelihood would be 0, the best there is
+        encoded_contexts: dict[str, tuple[int, ...]] = {}  # options that share a context encode it once
+        for ctx, continuation in sample.options:
+            context_ids, continuation_ids = self.encode_pair(ctx, continuation, encoded_contexts)
+            if not continuation_ids:  # its log-likelihood would be 0, higher than that of every other option
                 raise GatedevalError(
-                    f"{ask.key}: option {continuation!r} has no token of its own: this tokenizer merges it with the end"
-                    " of the prompt, so options cannot be compared; leave the task out for this model"
+                    f"{sample.label}: option {continuation!r} has no token of its own: this tokenizer merges it with"
+                    " the end of the prompt, so options cannot be compared; leave the task out for this model"
                 )
-            self._check(len(context_ids), len(continuation_ids), ask.key)
+            self._check(len(context_ids), len(continuation_ids), sample.label)
             options.append((tuple(context_ids), tuple(continuation_ids)))
-        return Question(ask.key, tuple(options))
+        return Question(sample.label, tuple(options))
 
-    def pair(
-        self, ctx: str, continuation: str, known: dict[str, tuple[int, ...]] | None = None
+    def encode_pair(
+        self, ctx: str, continuation: str, encoded_contexts: dict[str, tuple[int, ...]] | None = None
     ) -> tuple[Sequence[int], Sequence[int]]:
         """Ids of context and continuation, split as lm-eval splits them.
 
-        Spaces at the context's end belong to the continuation; both are encoded as one text, and the continuation is
-        what comes after as many ids as the context alone has. An empty context is BOS (or end-of-text). `known`: ids of
-        contexts that were encoded before; what is new is entered.
+        Spaces at the context's end belong to the continuation. Both are encoded as one text; the continuation is what
+        comes after as many ids as the context alone has. An empty context is BOS (or end-of-text).
+        `encoded_contexts`: a cache of contexts' ids, which this method fills.
         """
         encode = self.tokenizer.encode
         if not ctx:
             ids, first = encode(continuation, special=False), self.tokenizer.start_id
             return ([first], ids) if ids[0] != first else (ids[:1], ids[1:])
         stripped = ctx.rstrip()
-        known = {} if known is None else known
-        if stripped not in known:
-            known[stripped] = tuple(encode(stripped))
-        alone = known[stripped]
-        return alone, encode(ctx + continuation)[len(alone) :]
-
-    def sample_hash(self, request: Prompt | Question, fingerprint: str) -> str:
-        """Content hash of all that can change the answer: token ids, sampling, weights, dtype, rotary encoding.
-
-        `fingerprint`: the checkpoint's. Throughput knobs are left out on purpose.
-        """
-        return self.hashes(request, fingerprint)[0]
+        cache = {} if encoded_contexts is None else encoded_contexts
+        if stripped not in cache:
+            cache[stripped] = tuple(encode(stripped))
+        context_ids = cache[stripped]
+        return context_ids, encode(ctx + continuation)[len(context_ids) :]
 
     def hashes(self, request: Prompt | Question, fingerprint: str) -> tuple[str, str]:
-        """(`sample_hash`, `prompt_hash`) of one request, which is written out once for both."""
-        asked = _json(_asked(request))
-        rest = _json({"model": fingerprint, **self._constant})
-        return _digest(f'{{"asked": {asked}, {rest[1:]}'), _digest(asked)  # one object: "asked" sorts first
+        """(sample hash, prompt hash) of one request.
 
-    @staticmethod
-    def prompt_hash(request: Prompt | Question) -> str:
-        """Hash of what is asked alone, whichever model answers: paired comparisons are made on equal ones."""
-        return _digest(_json(_asked(request)))
+        The sample hash covers everything that can change the answer: token ids, sampling, the checkpoint (its
+        `fingerprint`), dtype, rotary encoding. Throughput options are left out on purpose. The prompt hash covers the
+        request alone, whichever model answers it: paired comparisons need equal ones.
+        """
+        asked = _json(_hashed_facts(request))
+        rest = _json({"model": fingerprint, **self._constant_facts})
+        return _digest(f'{{"asked": {asked}, {rest[1:]}'), _digest(asked)  # one JSON object: "asked" sorts first
 
-    def _check(self, prompt_tokens: int, answer_tokens: int, what: object) -> None:
-        check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, what)
+    def _check(self, prompt_tokens: int, answer_tokens: int, label: str) -> None:
+        check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, label)
 
 
-def _asked(request: Prompt | Question) -> list[Any]:
+def _hashed_facts(request: Prompt | Question) -> list[Any]:
     if isinstance(request, Prompt):
         return [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
-    return [[list(c), list(t)] for c, t in request.options]
+    return [[list(ctx), list(continuation)] for ctx, continuation in request.options]
 
 
 def _json(facts: Any) -> str:
@@ -108,11 +102,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def generation(key: Hashable, prompt: str, settings: Mapping[str, Any]) -> Ask:
-    """An `Ask` from lm-eval's generation settings.
+def generation_request(id: str, label: str, prompt: str, settings: Mapping[str, Any]) -> SampleRequest:
+    """A `SampleRequest` for a prompt with lm-eval's generation settings.
 
     Raises:
-        GatedevalError: a setting that is not honoured here (so that none is silently ignored).
+        GatedevalError: a setting that our engine does not support (none is ignored silently).
     """
     settings = dict(settings)
     stop = settings.pop("until", None) or []
@@ -123,9 +117,10 @@ def generation(key: Hashable, prompt: str, settings: Mapping[str, Any]) -> Ask:
     if not settings.pop("do_sample", temperature > 0):
         temperature = 0.0
     if settings:
-        raise GatedevalError(f"{key}: generation settings {sorted(settings)} are not supported by gatedeval's engine")
-    return Ask(
-        key,
+        raise GatedevalError(f"{label}: generation settings {sorted(settings)} are not supported by gatedeval's engine")
+    return SampleRequest(
+        id=id,
+        label=label,
         prompt=prompt,
         max_tokens=int(limit or DEFAULT_ANSWER_TOKENS),
         stop=tuple(s for s in ([stop] if isinstance(stop, str) else stop) if s),

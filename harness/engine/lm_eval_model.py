@@ -19,9 +19,9 @@ from tqdm import tqdm
 from harness.config import ContextSetting, Model, Yarn
 from harness.config import Engine as EngineOptions
 from harness.data.folder import DataFolder
-from harness.engine.encoding import Asker, generation
+from harness.engine.encoding import Encoder, generation_request
 from harness.engine.engine import Engine
-from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Ask, Choice, Completion
+from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Choice, Completion, SampleRequest
 from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
 
@@ -114,32 +114,36 @@ class GatedevalLM(TemplateLM):
 
     # --- streaming -----------------------------------------------------------------------------------------------
 
-    def stream(self, asks: Iterable[Ask]) -> Iterator[Completion | Choice]:
-        """Answer as asks come; answers arrive in the order in which they finish."""
+    def stream(self, samples: Iterable[SampleRequest]) -> Iterator[Completion | Choice]:
+        """Answer samples as they come. Answers arrive in the order in which they finish; `key`: the label."""
         engine = self.engine
-        asker = Asker(self.tok, engine.checkpoint, engine.setting, engine.max_length, engine.model.dtype)
-        return engine.answer(asker.request(ask) for ask in asks)
+        encoder = Encoder(self.tok, engine.checkpoint, engine.setting, engine.max_length, engine.model.dtype)
+        return engine.answer(encoder.encode(sample) for sample in samples)
 
     # --- lm-eval's batch calls -----------------------------------------------------------------------------------
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Continue each request's context until a stop string, end of text, or the token limit."""
-        asks = (generation(number, *request.args) for number, request in enumerate(requests))
+        samples = (generation_request(str(n), str(n), *request.args) for n, request in enumerate(requests))
         answers: dict[int, str] = {}
-        for answer in tqdm(self.stream(asks), total=len(requests), disable=disable_tqdm, desc="generate"):
+        for answer in tqdm(self.stream(samples), total=len(requests), disable=disable_tqdm, desc="generate"):
             assert isinstance(answer, Completion)
-            answers[answer.key] = answer.text  # type: ignore[index]
-            self.cache_hook.add_partial("generate_until", requests[answer.key].args, answer.text)  # type: ignore[call-overload]
+            number = int(str(answer.key))
+            answers[number] = answer.text
+            self.cache_hook.add_partial("generate_until", requests[number].args, answer.text)
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation; a document's requests are asked together, so they share its context."""
         groups = _by_document(requests)
-        asks = (Ask(number, pairs=tuple(requests[i].args for i in group)) for number, group in enumerate(groups))
+        samples = (
+            SampleRequest(id=str(number), label=str(number), options=tuple(requests[i].args for i in group))
+            for number, group in enumerate(groups)
+        )
         answers: dict[int, tuple[float, bool]] = {}
-        for answer in tqdm(self.stream(asks), total=len(groups), disable=disable_tqdm, desc="choose"):
+        for answer in tqdm(self.stream(samples), total=len(groups), disable=disable_tqdm, desc="choose"):
             assert isinstance(answer, Choice)
-            group = groups[answer.key]  # type: ignore[call-overload]
+            group = groups[int(str(answer.key))]
             answers.update(zip(group, zip(answer.logprobs, answer.greedy, strict=True), strict=True))
         return [answers[number] for number in range(len(requests))]
 

@@ -1,57 +1,31 @@
-"""What is sent to the engine and what comes back, as small frozen dataclasses. Imports neither torch nor vLLM."""
+"""What is sent to the engine and what comes back, as frozen dataclasses. Imports neither torch nor vLLM.
+
+A sample goes through four shapes: the benchmark's own (a `RulerSample`, or an lm-eval document), a `SampleRequest`, the
+engine's answer (`Completion` or `Choice`), and the stored `Sample`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from harness.types import GatedevalError
+from harness.types import Cell, GatedevalError
 
-DEFAULT_ANSWER_TOKENS = 256  # lm-eval's own default where a task names none
+DEFAULT_ANSWER_TOKENS = 256
+"""lm-eval's own limit for the answer where a task sets none."""
 
 
 class EngineError(RuntimeError):
-    """The engine could not start, or died: the cells it was working on are failed, the others can go on."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """Continuations to compare: `options` are (context ids, continuation ids) pairs; contexts may be the same."""
-
-    key: Hashable
-    options: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Per option: log-likelihood of its continuation (nats), and whether greedy decoding would have produced it.
-
-    `sent_tokens` and `cached_tokens`: prompt tokens of all its requests, and those of them found in the prefix cache.
-    """
-
-    key: Hashable
-    logprobs: tuple[float, ...]
-    greedy: tuple[bool, ...]
-    seconds: float
-    sent_tokens: int = 0
-    cached_tokens: int = 0
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One sample's question to the model: a prompt to continue, or (context, continuation) pairs to compare."""
-
-    key: Hashable
-    prompt: str | None = None
-    pairs: tuple[tuple[str, str], ...] = ()
-    max_tokens: int = DEFAULT_ANSWER_TOKENS
-    stop: tuple[str, ...] = ()
-    temperature: float = 0.0
+    """The engine could not start, or it died. The cells it was working on fail; the other cells can go on."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt to continue. `stop`: strings at which the answer ends, not part of it; `temperature` 0: greedy."""
+    """One prompt to continue, as token ids. `key` identifies the answer and names the prompt in error messages.
+
+    `stop`: strings that end the answer and are not part of it. `temperature` 0 is greedy decoding.
+    """
 
     key: Hashable
     ids: Sequence[int]
@@ -61,10 +35,22 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Completion:
-    """The answer to a `Prompt`. `finish_reason`: "stop", or "length" when the token cap cut it off.
+class Question:
+    """Continuations to compare by log-likelihood.
 
-    `sent_tokens` and `cached_tokens`: of the prompt, and those of them found in the prefix cache.
+    `options`: (context ids, continuation ids) pairs; several may have the same context.
+    """
+
+    key: Hashable
+    options: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The answer to a `Prompt`. `finish_reason`: "stop", or "length" when it reached `max_tokens`.
+
+    `tokens`: length of the answer. `sent_tokens`: length of the prompt; `cached_tokens` of them were in the prefix
+    cache. `seconds`: from admission to the finished answer.
     """
 
     key: Hashable
@@ -75,6 +61,70 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     sent_tokens: int = 0
     cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The answer to a `Question`.
+
+    `logprobs`: log-likelihood of each option's continuation (nats). `greedy`: whether greedy decoding would produce it.
+    `sent_tokens`: prompt tokens of all requests that the question needed; `cached_tokens` of them were in the prefix
+    cache. `seconds`: of the slowest request.
+    """
+
+    key: Hashable
+    logprobs: tuple[float, ...]
+    greedy: tuple[bool, ...]
+    seconds: float
+    sent_tokens: int = 0
+    cached_tokens: int = 0
+
+
+Answer = Completion | Choice
+
+
+def no_score(answer: Answer, text: str) -> dict[str, float]:
+    """The `score` of a request whose caller scores the answer itself (lm-eval's own command line)."""
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """One sample to answer: either a `prompt` to continue or `options` to compare.
+
+    A benchmark fills in the first group of fields. `harness.run.producing` adds the second group, and drops the texts
+    (`prompt`, `options`): `request` has the token ids, and the pickle stays small.
+    """
+
+    id: str  # unique in the cell
+    label: str  # identifies the sample in error messages, e.g. "ruler vt at 4096, sample 3"; unique in a setting
+    prompt: str | None = None
+    options: tuple[tuple[str, str], ...] = ()  # (context, continuation) texts
+    max_tokens: int = DEFAULT_ANSWER_TOKENS
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    references: list[str] = field(default_factory=list)
+    score: Callable[[Answer, str], dict[str, float]] = no_score  # (answer, text to score) -> metric -> 0..1; picklable
+    extra: dict[str, Any] = field(default_factory=dict)  # stored with the sample
+
+    cell: Cell | None = None
+    request: Prompt | Question | None = None  # the token ids that are sent
+    hash: str = ""  # of everything that can change the answer
+    prompt_hash: str = ""  # of the request alone, whichever model answers it
+    excerpt: dict[str, Any] = field(default_factory=dict)  # head, tail and needles of the prompt, stored for people
+    replaces: bool = False  # the run holds an answer to another prompt under this id
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the encoded request (see `prompt_tokens`); 0 before it is encoded."""
+        return 0 if self.request is None else prompt_tokens(self.request)
+
+
+def prompt_tokens(request: Prompt | Question) -> int:
+    """Tokens of the prompt as sent; of the longest option, context included, where options are compared."""
+    if isinstance(request, Prompt):
+        return len(request.ids)
+    return max(len(ctx) + len(continuation) for ctx, continuation in request.options)
 
 
 def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str, what: object) -> None:

@@ -16,7 +16,7 @@ from harness.benchmarks import base as benchmarks
 from harness.benchmarks.base import Setup
 from harness.config import Benchmark, Config, ContextSetting, Model
 from harness.data.folder import DataFolder
-from harness.engine.requests import Ask
+from harness.engine.requests import SampleRequest
 from harness.models.checkpoint import Checkpoint, inspect, resolve, tokenizer_path, tokenizer_sha256
 from harness.models.tokenizer import Tokenizer
 from harness.rope import context
@@ -189,19 +189,19 @@ def _count(plan: Plan, label: str, benchmark: Benchmark, cell: Cell) -> tuple[in
     config, counter = plan.config, _Counter(plan.models[label].tokenizer_dir)
     setup = Setup(counter, plan.data, config.seed, config.chat_template, config.thinking)
     total = longest = 0
-    for job in benchmarks.jobs(benchmark, cell, setup, 0):
-        sizes = list(_sizes(setup.tokenizer, job.ask))
+    for sample in benchmarks.jobs(benchmark, cell, setup, 0):
+        sizes = list(_sizes(setup.tokenizer, sample))
         total += sizes[0][0]
         longest = max(longest, *(prompt + answer for prompt, answer in sizes))
     return total, longest
 
 
-def _sizes(tokenizer: Tokenizer, ask: Ask) -> Iterator[tuple[int, int]]:
-    """(prompt tokens, answer tokens) of every request that `ask` comes to."""
-    if ask.prompt is not None:
-        yield len(tokenizer.encode(ask.prompt)), ask.max_tokens
+def _sizes(tokenizer: Tokenizer, sample: SampleRequest) -> Iterator[tuple[int, int]]:
+    """(prompt tokens, answer tokens) of the prompt, or of each option."""
+    if sample.prompt is not None:
+        yield len(tokenizer.encode(sample.prompt)), sample.max_tokens
     alone: dict[str, int] = {}  # options mostly share one context
-    for ctx, continuation in ask.pairs:
+    for ctx, continuation in sample.options:
         if ctx not in alone:
             alone[ctx] = len(tokenizer.encode(ctx))
         yield alone[ctx], max(1, len(tokenizer.encode(ctx + continuation)) - alone[ctx])

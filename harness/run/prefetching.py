@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
+from harness.engine.requests import SampleRequest
 from harness.run.plan import Plan
-from harness.run.producing import Broken, Done, Event, Owed, Work, make
+from harness.run.producing import Assignment, CellFailed, CellFinished, Event, produce
 from harness.types import Cell
 
 AHEAD = 4_000_000
@@ -66,7 +67,7 @@ class Feed:
         self.plan, self.ahead = plan, ahead
         self._process: subprocess.Popen[bytes] | None = None
         self._inbox: _Inbox | None = None
-        self._working: Work | None = None
+        self._working: Assignment | None = None
 
     def __enter__(self) -> Feed:
         return self
@@ -79,7 +80,7 @@ class Feed:
         """The process' id, while there is one."""
         return None if self._process is None else self._process.pid
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: Assignment) -> None:
         """Let `work` be made from now on; its events are taken later. Other work that was begun is given up."""
         if self._working is work:
             return
@@ -90,11 +91,11 @@ class Feed:
             self._start()
         self._send(work)
 
-    def events(self, work: Work, busy: Callable[[], bool] = lambda: False) -> Iterator[Event | None]:
-        """The events of `work`, as `making.make` yields them.
+    def events(self, work: Assignment, busy: Callable[[], bool] = lambda: False) -> Iterator[Event | None]:
+        """The events of `work`, as `producing.produce` yields them.
 
         `busy`: whether the caller has something else to do meanwhile. If so, None says that no event is ready yet; if
-        not, the next one is waited for. When the process is killed, the cell that it was making is Broken, and another
+        not, the next one is waited for. When the process is killed, the cell that it was making fails, and another
         process makes the cells that are left.
 
         Raises:
@@ -114,19 +115,19 @@ class Feed:
                         raise FeedError(f"making the samples failed:\n{trace}")
                     case _Here(cell):
                         left.pop(cell)
-                        yield from make(self.plan, replace(work, cells=(cell,)))
+                        yield from produce(self.plan, replace(work, cells=(cell,)))
                     case _Gone():
                         how = self.close()
                         if not left:  # it died after its last word
                             return
                         left.pop(cell := next(iter(left)))
-                        yield Broken(cell, f"the process that makes the samples died ({how}); run again to go on")
+                        yield CellFailed(cell, f"the process that makes the samples died ({how}); run again to go on")
                         work = replace(work, cells=tuple(left))
                         if not left:
                             return
                         self.begin(work)
                     case _:
-                        if isinstance(message, Done | Broken):
+                        if isinstance(message, CellFinished | CellFailed):
                             left.pop(message.cell, None)
                         yield message
         finally:
@@ -188,7 +189,7 @@ class _Inbox:
     def _read(self) -> None:
         while not self.gone and not self._closed:
             message = self._receive()
-            size = message.tokens if isinstance(message, Owed) else 0
+            size = message.prompt_tokens if isinstance(message, SampleRequest) else 0
             with self._changed:
                 while not self._closed and self._waiting and self._tokens + size > self._ahead:
                     self._changed.wait()
@@ -216,7 +217,7 @@ class _Inbox:
             if not self._waiting:
                 return None
             message = self._waiting.popleft()
-            self._tokens -= message.tokens if isinstance(message, Owed) else 0
+            self._tokens -= message.prompt_tokens if isinstance(message, SampleRequest) else 0
             self._changed.notify_all()
             return message
 
@@ -269,12 +270,12 @@ def _listen(inbox: queue.SimpleQueue[Any]) -> None:
             os._exit(1)
 
 
-def _work(plan: Plan, work: Work, out: IO[bytes]) -> None:
+def _work(plan: Plan, work: Assignment, out: IO[bytes]) -> None:
     """Send every event of `work`, then its end."""
     skipped: Cell | None = None  # made in the parent
     sent: set[Cell] = set()  # cells of which a sample was sent
     try:
-        for event in make(plan, work):
+        for event in produce(plan, work):
             if event.cell == skipped:
                 continue
             try:
@@ -282,12 +283,12 @@ def _work(plan: Plan, work: Work, out: IO[bytes]) -> None:
             except Exception as error:  # pickle raises whatever an object's own method raises
                 skipped = event.cell
                 data = _packed(
-                    Broken(event.cell, f"a sample cannot be sent from process to process ({error})")
+                    CellFailed(event.cell, f"a sample cannot be sent from process to process ({error})")
                     if event.cell in sent
-                    else _Here(event.cell)
+                    else _Here(event.cell)  # type: ignore[arg-type]
                 )
-            if isinstance(event, Owed):
-                sent.add(event.cell)
+            if isinstance(event, SampleRequest):
+                sent.add(event.cell)  # type: ignore[arg-type]
             _write(out, data)
         _write(out, _packed(_End()))
     except BrokenPipeError:

@@ -1,153 +1,137 @@
-"""The samples of a model under one context setting as a stream of small, picklable events, made one after the other.
+"""Produces the samples of one model under one context setting, as a stream of small, picklable events.
 
-Pure work of tokenizer and data: no engine, no run directory, so that a process of its own can do it
-(`feeding`).
+Needs a tokenizer and data, but no engine and no run directory: a process of its own can do it (`prefetching`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.benchmarks import base as benchmarks
-from harness.benchmarks.base import Job, Setup
-from harness.engine.encoding import Asker
-from harness.engine.requests import Ask, Prompt, Question
+from harness.engine.encoding import Encoder
+from harness.engine.requests import Prompt, Question, SampleRequest, prompt_tokens
 from harness.run.order import in_windows
 from harness.run.plan import Plan
 from harness.types import Cell, GatedevalError
 
-_ENDS = 300  # characters of a prompt's head and tail that are stored
+_EXCERPT = 300
+"""Characters of a prompt's head and of its tail that are stored."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is to be made: the samples of `cells`, in that order, less those that the run holds.
+class Assignment:
+    """The cells of one model under one context setting whose samples are to be produced, in this order.
 
-    `known`: per cell, sample id -> content hashes that have been answered. `fingerprint`: of the checkpoint.
+    `fingerprint`: the checkpoint's. `answered`: cell -> sample id -> content hashes that the run holds answers for.
     """
 
     model: str
     setting: str
     cells: tuple[Cell, ...]
     fingerprint: str
-    known: Mapping[Cell, Mapping[str, set[str]]] = field(default_factory=dict)
+    answered: Mapping[Cell, Mapping[str, set[str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The stream has come to `cell`."""
+class CellStarted:
+    """The events that follow belong to `cell`."""
 
     cell: Cell
 
 
 @dataclass(frozen=True)
-class Found:
-    """A sample that the run holds already."""
+class SampleCached:
+    """The run holds an answer to this sample already. `prompt_tokens`: as they would be sent."""
 
     cell: Cell
-    tokens: int
+    prompt_tokens: int
 
 
 @dataclass(frozen=True)
-class Owed:
-    """A sample to be answered. Its job's texts are gone: `request` has the token ids, `asked` what is stored of them.
-
-    `redone`: the run holds an answer to another prompt under this id.
-    """
-
-    cell: Cell
-    job: Job
-    request: Prompt | Question
-    tokens: int
-    digest: str
-    asked: dict[str, Any]
-    redone: bool
-
-
-@dataclass(frozen=True)
-class Done:
-    """All samples of `cell` were made: sample id -> content hash."""
+class CellFinished:
+    """All samples of `cell` were produced. `hashes`: sample id -> content hash."""
 
     cell: Cell
     hashes: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Broken:
-    """`cell` cannot be made, and why."""
+class CellFailed:
+    """The samples of `cell` cannot be produced; `error` says why."""
 
     cell: Cell
     error: str
 
 
-Event = Begun | Found | Owed | Done | Broken
+Event = CellStarted | SampleCached | SampleRequest | CellFinished | CellFailed
+"""A SampleRequest among the events is a pending sample: it is encoded, and the engine has to answer it."""
 
 
-def make(plan: Plan, work: Work) -> Iterator[Event]:
-    """The events of `work`: per cell one Begun, its samples, one Done or Broken.
+def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
+    """The events of `assignment`. Per cell: CellStarted, its samples, then CellFinished or CellFailed.
 
-    Where the prefix cache is on, RULER's samples come deepest first (see `ordering`); a sample's id, prompt and hash do
-    not depend on it.
+    With the prefix cache on, RULER's samples come in the order of `harness.run.order`. A sample's id, prompt and hash
+    do not depend on the order.
     """
-    planned = plan.models[work.model]
-    setting = next(s for s in plan.config.contexts if s.label == work.setting)
-    limit, setup = planned.max_lengths[setting.label], plan.setup(work.model)
-    asker = Asker(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
-    for cell in work.cells:
-        yield Begun(cell)
+    planned = plan.models[assignment.model]
+    setting = next(s for s in plan.config.contexts if s.label == assignment.setting)
+    limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.model)
+    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
+    for cell in assignment.cells:
+        yield CellStarted(cell)
         hashes: dict[str, str] = {}
         benchmark = plan.benchmark(cell)
         try:
-            samples = _samples(benchmarks.jobs(benchmark, cell, setup, limit), cell, setup, asker, work, hashes)
+            requests = benchmarks.jobs(benchmark, cell, setup, limit)
+            samples = _encoded(requests, cell, encoder, assignment, hashes)
             if benchmark.kind == "ruler" and plan.config.engine.prefix_caching:
                 samples = in_windows(samples, _prompt_ids)
             yield from samples
         except GatedevalError as error:
-            yield Broken(cell, str(error))
+            yield CellFailed(cell, str(error))
         else:
-            yield Done(cell, hashes)
+            yield CellFinished(cell, hashes)
 
 
-def _samples(
-    jobs: Iterator[Job], cell: Cell, setup: Setup, asker: Asker, work: Work, hashes: dict[str, str]
-) -> Iterator[Found | Owed]:
-    """One event a sample; enters every sample's hash in `hashes`."""
-    known = work.known.get(cell, {})
-    for job in jobs:
-        request = asker.request(job.ask)
-        tokens = prompt_tokens(request)
-        digest, prompt_hash = asker.hashes(request, work.fingerprint)
-        hashes[job.id] = digest
-        if digest in known.get(job.id, ()):
-            yield Found(cell, tokens)
+def _encoded(
+    requests: Iterator[SampleRequest], cell: Cell, encoder: Encoder, assignment: Assignment, hashes: dict[str, str]
+) -> Iterator[SampleCached | SampleRequest]:
+    """One event per sample. Enters the content hash of every sample in `hashes`."""
+    answered = assignment.answered.get(cell, {})
+    for sample in requests:
+        request = encoder.encode(sample)
+        hash, prompt_hash = encoder.hashes(request, assignment.fingerprint)
+        hashes[sample.id] = hash
+        if hash in answered.get(sample.id, ()):
+            yield SampleCached(cell, prompt_tokens(request))
             continue
-        asked = {"prompt_hash": prompt_hash, "prompt": _excerpt(setup, job, request)}
-        bare = dataclasses.replace(job, ask=Ask(job.ask.key, max_tokens=job.ask.max_tokens))
-        if isinstance(request, Prompt):  # 4 bytes a token instead of 36
-            request = dataclasses.replace(request, ids=array("I", request.ids))
-        yield Owed(cell, bare, request, tokens, digest, asked, job.id in known)
+        yield dataclasses.replace(
+            sample,
+            prompt=None,
+            options=(),
+            cell=cell,
+            request=request,
+            hash=hash,
+            prompt_hash=prompt_hash,
+            excerpt=_excerpt(encoder, sample, request),
+            replaces=sample.id in answered,
+        )
 
 
-def _prompt_ids(event: Found | Owed) -> Any:
-    return event.request.ids if isinstance(event, Owed) and isinstance(event.request, Prompt) else None
+def _prompt_ids(event: SampleCached | SampleRequest) -> Any:
+    """The token ids of a pending prompt; None for every other event."""
+    return event.request.ids if isinstance(event, SampleRequest) and isinstance(event.request, Prompt) else None
 
 
-def prompt_tokens(request: Prompt | Question) -> int:
-    """Tokens of the prompt as sent; of the longest option where options are compared."""
-    if isinstance(request, Prompt):
-        return len(request.ids)
-    return max(len(ctx) + len(continuation) for ctx, continuation in request.options)
-
-
-def _excerpt(setup: Setup, job: Job, request: Prompt | Question) -> dict[str, Any]:
-    """What a person wants to see of a prompt that may be 128K tokens long: its ends, and what surrounds each needle."""
-    text = job.ask.prompt if job.ask.prompt is not None else job.ask.pairs[0][0]
+def _excerpt(encoder: Encoder, sample: SampleRequest, request: Prompt | Question) -> dict[str, Any]:
+    """What a person needs to see of a prompt of up to 128K tokens: head, tail, and the text around each needle."""
+    text = sample.prompt if sample.prompt is not None else sample.options[0][0]
     needles: list[str] = []
     if isinstance(request, Prompt):
-        ids, marks = request.ids, job.extra.get("ruler", {}).get("evidence_tokens", [])[:8]
-        needles = [setup.tokenizer.decode(ids[max(0, at - 8) : at + 32]) for at in marks]
-    return {"head": text[:_ENDS], "tail": text[-_ENDS:] if len(text) > _ENDS else "", "needles": needles}
+        positions = sample.extra.get("ruler", {}).get("evidence_tokens", [])[:8]
+        needles = [encoder.tokenizer.decode(request.ids[max(0, at - 8) : at + 32]) for at in positions]
+    tail = text[-_EXCERPT:] if len(text) > _EXCERPT else ""
+    return {"head": text[:_EXCERPT], "tail": tail, "needles": needles}

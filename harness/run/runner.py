@@ -19,11 +19,11 @@ from typing import Any
 from harness.benchmarks.base import answer_text
 from harness.config import ContextSetting
 from harness.engine.engine import Engine
-from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question
+from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, SampleRequest
 from harness.run.manifest import manifest
 from harness.run.plan import Plan
 from harness.run.prefetching import Feed
-from harness.run.producing import Begun, Broken, Done, Found, Owed, Work
+from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached
 from harness.run.progress import Progress
 from harness.store import Store
 from harness.types import Cell, GatedevalError, Sample
@@ -112,9 +112,9 @@ class _Pass:
         self.plan, self.store, self.progress, self.feed = plan, store, progress, feed
         self.tally = Tally()
         self.waiting = {(m, s.label): plan.of(m, s.label) for m in plan.models for s in plan.config.contexts}
-        self.opened: dict[Any, Owed] = {}  # samples that the engine is working on
+        self.opened: dict[Any, SampleRequest] = {}  # samples that the engine is working on
         self.broken: set[Cell] = set()  # cells of the present setting that failed
-        self._works: dict[tuple[str, str], Work] = {}
+        self._works: dict[tuple[str, str], Assignment] = {}
 
     def model(self, label: str) -> None:
         """All cells of one model. Its engine is started when the first sample is owed, and again after each death."""
@@ -167,7 +167,7 @@ class _Pass:
         except EngineDiedAtStart:
             raise
         except EngineError as error:
-            for cell in {item.cell for item in self.opened.values()} - self.broken:
+            for cell in {item.cell for item in self.opened.values() if item.cell} - self.broken:
                 self._fail(cell, str(error))
             self.waiting[key] = [c for c in cells if c not in self.broken and not self._complete(c)]
             raise
@@ -186,48 +186,50 @@ class _Pass:
             match event:
                 case None:
                     yield None
-                case Begun(cell):
+                case CellStarted(cell):
                     self.progress.enter(cell)
-                case Found(cell, tokens):
+                case SampleCached(cell, tokens):
                     self.tally.reused += 1
                     self.progress.advance(cell, tokens, 0, reused=True)
-                case Owed():
+                case SampleRequest():
                     self.tally.asked += 1
-                    self.tally.redone += event.redone
+                    self.tally.redone += event.replaces
+                    assert event.request is not None
                     self.opened[event.request.key] = event
                     yield event.request
-                case Done(cell, hashes):
+                case CellFinished(cell, hashes):
                     self.store.expect(cell, hashes)
-                case Broken(cell, error):
+                case CellFailed(cell, error):
                     self._fail(cell, error)
         following = list(self.waiting)[list(self.waiting).index(key) + 1 :]
         if coming := next((k for k in following if self.waiting[k]), None):
             self.feed.begin(self._work(coming))  # made while the engine still answers
 
-    def _work(self, key: tuple[str, str]) -> Work:
+    def _work(self, key: tuple[str, str]) -> Assignment:
         """What is to be made for one model and setting: one object as long as its cells are the same."""
         label, setting = key
         cells = tuple(sorted(self.waiting[key], key=lambda c: -c.length))
         if key not in self._works or self._works[key].cells != cells:
             known = {cell: self.store.known(cell) for cell in cells}
             fingerprint = self.store.manifest["models"][label]["fingerprint"]
-            self._works[key] = Work(label, setting, cells, fingerprint, known)
+            self._works[key] = Assignment(label, setting, cells, fingerprint, known)
         return self._works[key]
 
-    def _surely_owed(self, work: Work) -> bool:
+    def _surely_owed(self, work: Assignment) -> bool:
         """Whether the run has fewer samples than are planned: the engine is needed, whatever the hashes will be."""
-        return any(len(work.known[cell]) < (self.store.planned(cell) or 0) for cell in work.cells)
+        return any(len(work.answered[cell]) < (self.store.planned(cell) or 0) for cell in work.cells)
 
     def _answered(self, answer: Completion | Choice) -> None:
         """Score one answer and hand it to the store."""
         item = self.opened.pop(answer.key)
         self.tally.sent_tokens += answer.sent_tokens
         self.tally.cached_tokens += answer.cached_tokens
+        assert item.cell is not None
         if item.cell in self.broken:
             return
         try:
             self.store.append(item.cell, _sample(item, answer, self.plan.config.thinking))
-            self.progress.advance(item.cell, item.tokens, answer.tokens if isinstance(answer, Completion) else 1)
+            self.progress.advance(item.cell, item.prompt_tokens, answer.tokens if isinstance(answer, Completion) else 1)
         except ScoreError as error:
             self._fail(item.cell, str(error))
 
@@ -245,9 +247,10 @@ class _Pass:
 _NOTHING = object()
 
 
-def _sample(item: Owed, answer: Completion | Choice, thinking: bool) -> Sample:
+def _sample(item: SampleRequest, answer: Completion | Choice, thinking: bool) -> Sample:
     """The line that is stored for one finished sample."""
-    job, extra = item.job, {**item.asked, **item.job.extra, "cached_tokens": answer.cached_tokens}
+    given = {"prompt_hash": item.prompt_hash, "prompt": item.excerpt}
+    extra = {**given, **item.extra, "cached_tokens": answer.cached_tokens}
     if isinstance(answer, Choice):
         text, tokens, reason = "", 0, "choose"
         response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
@@ -255,17 +258,17 @@ def _sample(item: Owed, answer: Completion | Choice, thinking: bool) -> Sample:
     else:
         response, tokens, reason = answer.text, answer.tokens, answer.finish_reason
         try:
-            text = answer_text(answer, thinking, job.ask.key)
+            text = answer_text(answer, thinking, item.label)
         except GatedevalError as error:
             raise ScoreError(str(error)) from error
-    scores = job.score(answer, text)
+    scores = item.score(answer, text)
     if not scores or any(not math.isfinite(value) for value in scores.values()):
-        raise ScoreError(f"{job.ask.key}: no finite score ({scores})")
+        raise ScoreError(f"{item.label}: no finite score ({scores})")
     return Sample(
-        id=job.id,
-        hash=item.digest,
-        prompt_tokens=item.tokens,
-        references=job.references,
+        id=item.id,
+        hash=item.hash,
+        prompt_tokens=item.prompt_tokens,
+        references=item.references,
         response=response,
         response_tokens=tokens,
         finish_reason=reason,

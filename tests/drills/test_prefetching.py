@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import pickle
 import random
@@ -19,15 +17,23 @@ from typing import Any
 import pytest
 
 from harness.config import from_dict
-from harness.engine.encoding import Asker
-from harness.engine.requests import Ask, Prompt
+from harness.engine.encoding import Encoder
+from harness.engine.requests import Prompt, SampleRequest
 from harness.models.tokenizer import Tokenizer
 from harness.models.twin import make_tiny
 from harness.run import prefetching as feeding
 from harness.run.order import BLOCK, deepest_first, in_windows, shared_tokens
 from harness.run.plan import Plan, build
 from harness.run.prefetching import Feed, FeedError
-from harness.run.producing import Begun, Broken, Done, Event, Found, Owed, Work, make
+from harness.run.producing import (
+    Assignment,
+    CellFailed,
+    CellFinished,
+    CellStarted,
+    Event,
+    SampleCached,
+    produce,
+)
 from harness.types import Cell
 from tests.support import ROOT
 
@@ -56,16 +62,16 @@ def plan(tiny: Path, *benchmarks: dict[str, Any], length: int = 2048, **more: An
 NEEDLES = {"ruler": ["niah_single_1", "fwe"], "lengths": [512, 1024], "samples": 6}
 
 
-def work(made: Plan, known: dict[Cell, dict[str, set[str]]] | None = None) -> Work:
-    return Work("a", "c", tuple(made.cells), "fingerprint", known or {})
+def work(made: Plan, known: dict[Cell, dict[str, set[str]]] | None = None) -> Assignment:
+    return Assignment("a", "c", tuple(made.cells), "fingerprint", known or {})
 
 
 def facts(event: Event | None) -> Any:
     """What an event says, in a form that can be compared."""
-    if isinstance(event, Owed):
+    if isinstance(event, SampleRequest):
         request = event.request
         ids = list(request.ids) if isinstance(request, Prompt) else request.options
-        return event.cell, event.job.id, ids, event.digest, event.tokens, event.asked, event.job.extra, event.redone
+        return event.cell, event.id, ids, event.hash, event.prompt_hash, event.excerpt, event.extra, event.replaces
     return event
 
 
@@ -169,25 +175,27 @@ def test_windows_end_where_they_do_not_help() -> None:
 
 def test_order_changes_neither_ids_nor_prompts_nor_hashes(tiny: Path) -> None:
     ordered, plain = plan(tiny, NEEDLES), plan(tiny, NEEDLES, engine={"prefix_caching": False})
-    streams = [[e for e in make(p, work(p)) if isinstance(e, Owed)] for p in (ordered, plain)]
-    ids = [[(e.cell, e.job.id) for e in stream] for stream in streams]
+    streams = [[e for e in produce(p, work(p)) if isinstance(e, SampleRequest)] for p in (ordered, plain)]
+    ids = [[(e.cell, e.id) for e in stream] for stream in streams]
     assert ids[0] != ids[1]
     assert ids[1] == [(c, str(n)) for c in plain.cells for n in range(6)]  # off: as they come
     assert [i for c, i in ids[0] if c.task == "fwe"] == [i for c, i in ids[1] if c.task == "fwe"]  # nothing to gain
-    by_id = [{(e.cell, e.job.id): facts(e) for e in stream} for stream in streams]
+    by_id = [{(e.cell, e.id): facts(e) for e in stream} for stream in streams]
     assert by_id[0] == by_id[1]
-    done = [{e.cell: e.hashes for e in make(p, work(p)) if isinstance(e, Done)} for p in (ordered, plain)]
+    done = [{e.cell: e.hashes for e in produce(p, work(p)) if isinstance(e, CellFinished)} for p in (ordered, plain)]
     assert done[0] == done[1]
 
 
 def test_what_the_run_holds_is_not_asked_again(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
-    hashes = {e.cell: e.hashes for e in make(made, work(made)) if isinstance(e, Done)}
+    hashes = {e.cell: e.hashes for e in produce(made, work(made)) if isinstance(e, CellFinished)}
     cell = next(iter(hashes))
     known = {cell: {"0": {hashes[cell]["0"]}, "1": {"of another prompt"}}}
-    events = [e for e in make(made, work(made, known)) if isinstance(e, Owed | Found) and e.cell == cell]
-    assert [type(e) for e in events].count(Found) == 1
-    assert {e.job.id: e.redone for e in events if isinstance(e, Owed)} == {
+    events = [
+        e for e in produce(made, work(made, known)) if isinstance(e, SampleRequest | SampleCached) and e.cell == cell
+    ]
+    assert [type(e) for e in events].count(SampleCached) == 1
+    assert {e.id: e.replaces for e in events if isinstance(e, SampleRequest)} == {
         "1": True, "2": False, "3": False, "4": False, "5": False,
     }  # fmt: skip
 
@@ -205,7 +213,7 @@ def test_nothing_is_encoded_twice(tiny: Path, shared: Path, monkeypatch: pytest.
         return encode(self, text, special=special)
 
     monkeypatch.setattr(Tokenizer, "encode", counted)
-    events = [e for e in make(made, work(made)) if isinstance(e, Owed)]
+    events = [e for e in produce(made, work(made)) if isinstance(e, SampleRequest)]
     prompts = [e for e in events if isinstance(e.request, Prompt)]
     questions = [e for e in events if not isinstance(e.request, Prompt)]
     assert (len(prompts), len(questions)) == (24, 5)
@@ -213,24 +221,17 @@ def test_nothing_is_encoded_twice(tiny: Path, shared: Path, monkeypatch: pytest.
     assert len(set(encoded)) == len(encoded)
 
 
-def test_hashes_are_those_of_the_whole_written_out(tiny: Path) -> None:
+def test_content_hashes_equal_those_of_earlier_versions(tiny: Path) -> None:
+    """A run directory resumes only while they stay: these values were computed at commit db92fd7."""
     made = plan(tiny, NEEDLES)
     planned, [setting] = made.models["a"], made.config.contexts
-    asker = Asker(made.setup("a").tokenizer, planned.checkpoint, setting, 2048, "float32")
-    for ask in (Ask("k", prompt="a prompt", stop=("\n",)), Ask("k", pairs=(("a b", " c"), ("a b", " d e")))):
-        request = asker.request(ask)
-        asked: Any = (
-            [list(request.ids), request.max_tokens, list(request.stop), request.temperature]
-            if isinstance(request, Prompt)
-            else [[list(c), list(t)] for c, t in request.options]
-        )
-        whole = {"asked": asked, "model": "f", **asker._constant}
-
-        def digest(value: Any) -> str:
-            return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]
-
-        assert asker.hashes(request, "f") == (digest(whole), digest(asked))
-        assert (asker.sample_hash(request, "f"), asker.prompt_hash(request)) == (digest(whole), digest(asked))
+    encoder = Encoder(made.setup("a").tokenizer, planned.checkpoint, setting, 2048, "float32")
+    prompt = SampleRequest(id="0", label="k", prompt="a prompt", stop=("\n",))
+    question = SampleRequest(id="1", label="k", options=(("a b", " c"), ("a b", " d e")))
+    assert [encoder.hashes(encoder.encode(sample), "f") for sample in (prompt, question)] == [
+        ("eeb994975ec3ac08256e3b84fdc9bf25", "c9c58efb49797814e00a77a0e2cf63ae"),
+        ("bf7bf87fadf1dd6df6d13728caf2e46c", "b0fd098512cf370f4d4d582430586cfa"),
+    ]
 
 
 # --- the process --------------------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ def gone(pid: int, seconds: float = 60) -> bool:
 def test_the_process_yields_what_is_made_here_and_ends_with_the_feed(tiny: Path) -> None:
     """The same events, also when they are polled, when only one prompt may wait, and for a second work."""
     made = plan(tiny, NEEDLES)
-    here = [facts(e) for e in make(made, work(made))]
+    here = [facts(e) for e in produce(made, work(made))]
     with Feed(made, ahead=1) as feed:
         assert [facts(e) for e in feed.events(work(made))] == here
         pid = feed.pid
@@ -263,8 +264,8 @@ def test_the_process_yields_what_is_made_here_and_ends_with_the_feed(tiny: Path)
         polled = [e for e in feed.events(second, busy=lambda: True) if e is not None]
         assert [facts(e) for e in polled] == here
         assert feed.pid == pid
-        owed = next(e for e in polled if isinstance(e, Owed))
-        assert owed.job.score(None, owed.job.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
+        owed = next(e for e in polled if isinstance(e, SampleRequest))
+        assert owed.score(None, owed.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
     assert feed.pid is None
     assert pid is not None
     assert not alive(pid)
@@ -275,14 +276,14 @@ def test_a_killed_process_breaks_its_cell_and_the_others_are_made(tiny: Path) ->
     with Feed(made, ahead=1) as feed:
         stream = feed.events(work(made))
         first = next(stream)
-        assert isinstance(first, Begun)
+        assert isinstance(first, CellStarted)
         pid = feed.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         events = [e for e in stream if e is not None]
-    ends = {e.cell: e for e in events if isinstance(e, Done | Broken)}
+    ends = {e.cell: e for e in events if isinstance(e, CellFinished | CellFailed)}
     assert list(ends) == list(made.cells)
-    broken = [e for e in ends.values() if isinstance(e, Broken)]
+    broken = [e for e in ends.values() if isinstance(e, CellFailed)]
     assert 1 <= len(broken) < len(ends)
     assert "died (signal 9); run again" in broken[0].error
 
@@ -292,11 +293,11 @@ def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(
     made = plan(tiny, {"ruler": ["vt", "fwe"], "lengths": [300], "samples": 2})
     assert made.refusals
     made.cells = {Cell("a", "c", "ruler", task, 300): 2 for task in ("vt", "fwe")}
-    here = [facts(e) for e in make(made, work(made))]
+    here = [facts(e) for e in produce(made, work(made))]
     with Feed(made) as feed:
         events = [facts(e) for e in feed.events(work(made))]
         assert events == here
-        [broken] = [e for e in events if isinstance(e, Broken)]
+        [broken] = [e for e in events if isinstance(e, CellFailed)]
         assert broken.cell.task == "vt"
         assert "vt at length 300" in broken.error
         pid = feed.pid
@@ -304,7 +305,7 @@ def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(
         feed.plan = many
         feed.close()
         stream = feed.events(work(many))
-        assert isinstance(next(stream), Begun)
+        assert isinstance(next(stream), CellStarted)
         second = feed.pid
         stream.close()  # type: ignore[attr-defined]
         assert feed.pid is None
@@ -316,7 +317,7 @@ def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(
 def test_a_bug_is_told_with_its_traceback(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
     with Feed(made) as feed:
-        nowhere = Work("a", "no such setting", tuple(made.cells), "f", {})
+        nowhere = Assignment("a", "no such setting", tuple(made.cells), "f", {})
         with pytest.raises(FeedError, match="Traceback"):
             list(feed.events(nowhere))
         assert feed.pid is None
@@ -352,16 +353,16 @@ class _Live:
 
 def test_a_cell_that_cannot_be_sent_is_made_in_the_parent(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan(tiny, NEEDLES)
-    events = list(make(made, work(made)))
+    events = list(produce(made, work(made)))
     stubborn = next(iter(made.cells))
 
-    def with_live_objects(_: Plan, __: Work) -> Iterator[Event]:
+    def with_live_objects(_: Plan, __: Assignment) -> Iterator[Event]:
         for event in events:
-            if isinstance(event, Owed) and event.cell == stubborn:
-                event.job.extra["live"] = _Live()
+            if isinstance(event, SampleRequest) and event.cell == stubborn:
+                event.extra["live"] = _Live()
             yield event
 
-    monkeypatch.setattr(feeding, "make", with_live_objects)
+    monkeypatch.setattr(feeding, "produce", with_live_objects)
     out = io.BytesIO()
     feeding._work(made, work(made), out)
     out.seek(0)
@@ -369,7 +370,7 @@ def test_a_cell_that_cannot_be_sent_is_made_in_the_parent(tiny: Path, monkeypatc
     while header := out.read(8):
         sent.append(pickle.loads(out.read(int.from_bytes(header, "little"))))
     of_stubborn = [m for m in sent if getattr(m, "cell", None) == stubborn]
-    assert [type(m).__name__ for m in of_stubborn] == ["Begun", "_Here"]
+    assert [type(m).__name__ for m in of_stubborn] == ["CellStarted", "_Here"]
     assert len(sent) == 1 + 2 + sum(e.cell != stubborn for e in events)
 
 
@@ -379,13 +380,13 @@ def test_500_prompts_of_128k_stream_in_less_than_a_gigabyte(tiny: Path) -> None:
     script = f"""
 import resource, sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.drills.test_prefetching import Feed, Owed, Path, plan, work
+from tests.drills.test_prefetching import Feed, Path, SampleRequest, plan, work
 made = plan(Path({str(tiny)!r}), {{"ruler": ["niah_single_1"], "lengths": [131072], "samples": 500}}, length=131072)
 taken = largest = 0
 with Feed(made) as feed:
     for event in feed.events(work(made)):
-        if isinstance(event, Owed):
-            taken += event.tokens
+        if isinstance(event, SampleRequest):
+            taken += event.prompt_tokens
             status = open(f"/proc/{{feed.pid}}/status").read()
             largest = max(largest, int(status.split("VmHWM:")[1].split()[0]))
 print(taken, largest * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

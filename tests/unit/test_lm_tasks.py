@@ -15,7 +15,7 @@ from harness.benchmarks import lm_tasks as lmtasks
 from harness.benchmarks.lm_tasks import LmEvalTask, local_task
 from harness.config.names import MMLU_SUBJECTS
 from harness.data.folder import DataFolder
-from harness.engine.encoding import generation
+from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion
 from harness.types import GatedevalError
 
@@ -40,8 +40,8 @@ def test_mmlu_prompt_by_hand(data: DataFolder) -> None:
     for i, row in enumerate(rows):
         options = "".join(f"\n{letter}. {choice}" for letter, choice in zip("ABCD", row["choices"], strict=True))
         want += f"{row['question'].strip()}{options}\nAnswer:" + (f" {'ABCD'[row['answer']]}\n\n" if i < 5 else "")
-    assert [pair[0] for pair in ask.pairs] == [want] * 4
-    assert [pair[1] for pair in ask.pairs] == [" A", " B", " C", " D"]
+    assert [pair[0] for pair in ask.options] == [want] * 4
+    assert [pair[1] for pair in ask.options] == [" A", " B", " C", " D"]
     assert task.reference(doc) == [str(rows[5]["answer"])]
 
 
@@ -52,11 +52,11 @@ def test_mmlu_has_all_questions_and_the_template_cache_changes_no_byte(data: Dat
     for subject in MMLU_SUBJECTS:
         task = local_task("mmlu", subject, 5, data)
         total += len(task)
-        cached = [task.ask(n, d, None)[0].pairs for n, d in task.documents(2)]
+        cached = [task.ask(n, d, None)[0].options for n, d in task.documents(2)]
         quick = utils.env.from_string
         utils.env.from_string = quick.__wrapped__  # type: ignore[attr-defined]
         try:
-            plain = [task.ask(n, d, None)[0].pairs for n, d in task.documents(2)]
+            plain = [task.ask(n, d, None)[0].options for n, d in task.documents(2)]
         finally:
             utils.env.from_string = quick
         assert cached == plain, subject
@@ -128,9 +128,9 @@ def test_gsm8k_generation_settings(data: DataFolder) -> None:
 
 def test_unsupported_generation_settings_are_refused() -> None:
     with pytest.raises(GatedevalError, match="num_beams"):
-        generation("k", "p", {"until": ["x"], "num_beams": 4})
-    assert generation("k", "p", {"do_sample": False, "temperature": 0.7}).temperature == 0.0
-    assert generation("k", "p", {"until": "x", "max_new_tokens": 7}).stop == ("x",)
+        generation_request("0", "k", "p", {"until": ["x"], "num_beams": 4})
+    assert generation_request("0", "k", "p", {"do_sample": False, "temperature": 0.7}).temperature == 0.0
+    assert generation_request("0", "k", "p", {"until": "x", "max_new_tokens": 7}).stop == ("x",)
 
 
 def test_unknown_task_has_a_suggestion() -> None:

@@ -11,9 +11,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from harness.benchmarks.lm_tasks import LmEvalTask
 from harness.config import ContextSetting
-from harness.engine.encoding import Asker
+from harness.engine.encoding import Encoder
 from harness.engine.option_tree import Tree
-from harness.engine.requests import Ask, Choice, Question
+from harness.engine.requests import Choice, Question, SampleRequest
 from harness.models.checkpoint import inspect
 from harness.models.tokenizer import Tokenizer
 from harness.models.twin import make_tiny
@@ -30,7 +30,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "baseline"
 
 
-def asker(folder: Path, tiny: Path, *merges: tuple[str, str]) -> Asker:
+def encoder(folder: Path, tiny: Path, *merges: tuple[str, str]) -> Encoder:
     """Over a byte-level BPE with exactly these merges, which may cross word boundaries. \u0120 is the space."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {t: i for i, t in enumerate([*letters, *dict.fromkeys(a + b for a, b in merges), "<|end|>"])}
@@ -41,18 +41,18 @@ def asker(folder: Path, tiny: Path, *merges: tuple[str, str]) -> Asker:
     raw.save(str(folder / "tokenizer.json"))
     facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(facts))
-    return Asker(Tokenizer(folder), inspect(tiny), NATIVE, 512, "float32")
+    return Encoder(Tokenizer(folder), inspect(tiny), NATIVE, 512, "float32")
 
 
-def question(made: Asker) -> tuple[Question, list[list[str]]]:
+def question(made: Encoder) -> tuple[Question, list[list[str]]]:
     """The request for OPTIONS, and each continuation's tokens as text."""
-    request = made.request(Ask("q", pairs=OPTIONS))
+    request = made.encode(SampleRequest(id="0", label="q", options=OPTIONS))
     assert isinstance(request, Question)
     return request, [[made.tokenizer.decode([t]) for t in tokens] for _, tokens in request.options]
 
 
 def test_single_tokens_are_one_request(tiny: Path, tmp_path: Path) -> None:
-    made, pieces = question(asker(tmp_path / "t", tiny, *(("\u0120", letter) for letter in "ABCD")))
+    made, pieces = question(encoder(tmp_path / "t", tiny, *(("\u0120", letter) for letter in "ABCD")))
     assert pieces == [[" A"], [" B"], [" C"], [" D"]]
     [node] = Tree(made).nodes
     assert len(node.children) == 4
@@ -60,7 +60,7 @@ def test_single_tokens_are_one_request(tiny: Path, tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_splits_the_option(tiny: Path, tmp_path: Path) -> None:
     """Every option is a space and a letter: the space is asked for once, the letters together."""
-    made, pieces = question(asker(tmp_path / "t", tiny))
+    made, pieces = question(encoder(tmp_path / "t", tiny))
     assert pieces == [[" ", "A"], [" ", "B"], [" ", "C"], [" ", "D"]]
     first, second = Tree(made).nodes
     assert (len(first.children), len(second.children)) == (1, 4)
@@ -68,7 +68,7 @@ def test_a_tokenizer_that_splits_the_option(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_splits_some_options(tiny: Path, tmp_path: Path) -> None:
-    made, pieces = question(asker(tmp_path / "t", tiny, ("\u0120", "A"), ("\u0120", "C")))
+    made, pieces = question(encoder(tmp_path / "t", tiny, ("\u0120", "A"), ("\u0120", "C")))
     assert pieces == [[" A"], [" ", "B"], [" C"], [" ", "D"]]
     first, second = Tree(made).nodes
     assert (len(first.children), len(second.children)) == (3, 2)
@@ -77,16 +77,16 @@ def test_a_tokenizer_that_splits_some_options(tiny: Path, tmp_path: Path) -> Non
 def test_a_tokenizer_that_merges_across_the_boundary(tiny: Path, tmp_path: Path) -> None:
     """`: ` is one token in the whole text: the letter is what comes after as many tokens as the context has, as in
     lm-eval, and the context is sent as it is alone."""
-    made, pieces = question(asker(tmp_path / "t", tiny, (":", "\u0120")))
+    made, pieces = question(encoder(tmp_path / "t", tiny, (":", "\u0120")))
     assert pieces == [["A"], ["B"], ["C"], ["D"]]
     assert len(Tree(made).nodes) == 1
 
 
 def test_an_option_that_is_swallowed_is_refused(tiny: Path, tmp_path: Path) -> None:
     """`: A` is one token: nothing is left of the option, and the log-likelihood of nothing would beat every other."""
-    swallowing = asker(tmp_path / "t", tiny, ("\u0120", "A"), (":", "\u0120A"))
+    swallowing = encoder(tmp_path / "t", tiny, ("\u0120", "A"), (":", "\u0120A"))
     with pytest.raises(GatedevalError, match="' A' has no token of its own"):
-        swallowing.request(Ask("q", pairs=OPTIONS))
+        swallowing.encode(SampleRequest(id="0", label="q", options=OPTIONS))
 
 
 @pytest.mark.parametrize(

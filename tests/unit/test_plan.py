@@ -76,7 +76,7 @@ print([m for m in ("torch", "transformers", "vllm") if m in sys.modules], list(m
     setup = Setup(Tokenizer(tiny / "baseline"), data, 42)
     benchmark = Benchmark(kind="mmlu", tasks=("anatomy",), samples=3)
     jobs = benchmarks.jobs(benchmark, Cell("a", "c", "mmlu", "anatomy"), setup, 0)
-    tokens = sum(len(setup.tokenizer.encode(job.ask.pairs[0][0])) for job in jobs)
+    tokens = sum(len(setup.tokenizer.encode(job.options[0][0])) for job in jobs)
     assert done.stdout.strip() == f"[] [{tokens}, {tokens}]"
 
 
@@ -113,7 +113,7 @@ def test_both_models_are_asked_the_same_token_ids(tiny: Path, shared: Path) -> N
     for arm in ("baseline", "headwise"):
         setup = Setup(Tokenizer(tiny / arm), data, 42)
         jobs = benchmarks.jobs(benchmark, Cell(arm, "c", "ruler", "vt", 1024), setup, 1024)
-        prompts.append([setup.tokenizer.encode(job.ask.prompt or "") for job in jobs])
+        prompts.append([setup.tokenizer.encode(job.prompt or "") for job in jobs])
     assert prompts[0] == prompts[1]
 
 
@@ -123,7 +123,7 @@ def test_ruler_answer_budgets_are_the_tasks_own(tiny: Path, shared: Path) -> Non
     for task, tokens in {"niah_single_1": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa_1": 32}.items():
         benchmark = Benchmark(kind="ruler", tasks=(task,), lengths=(4096,), samples=1)
         [job] = benchmarks.jobs(benchmark, Cell("m", "c", "ruler", task, 4096), setup, 4096)
-        assert (job.ask.max_tokens, job.ask.stop, job.ask.temperature) == (tokens, (), 0.0)
+        assert (job.max_tokens, job.stop, job.temperature) == (tokens, (), 0.0)
 
 
 def test_ruler_in_a_chat_template(tiny: Path, shared: Path, tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_ruler_in_a_chat_template(tiny: Path, shared: Path, tmp_path: Path) -> N
     for task in ("niah_single_1", "vt", "fwe"):
         benchmark = Benchmark(kind="ruler", tasks=(task,), lengths=(1024,), samples=2)
         for job in benchmarks.jobs(benchmark, Cell("m", "c", "ruler", task, 1024), setup, 1024):
-            prompt = job.ask.prompt or ""
+            prompt = job.prompt or ""
             assert prompt.startswith("[user] ")
             turn = prompt.rpartition("[assistant] ")[2]
             assert turn.startswith(("The special", "Answer"))
             ids = setup.tokenizer.encode(prompt)
             assert setup.tokenizer.hf.decode(ids[-60:]).endswith(turn)
-            assert len(ids) + job.ask.max_tokens <= 1024
+            assert len(ids) + job.max_tokens <= 1024
 
 
 def test_a_thought_in_a_run_without_thinking_is_an_error() -> None:
