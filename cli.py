@@ -272,7 +272,7 @@ def twin(source: Path, target: Path, gate: Any) -> None:
 @click.argument("root", type=PATH)
 def make_tiny(root: Path) -> None:
     """Write ROOT/{baseline,headwise,elementwise}: tiny models with random weights, for smoke tests."""
-    from harness.models.twin import make_tiny as make
+    from harness.models.tiny import make_tiny as make
 
     for path in make(root):
         print(path)

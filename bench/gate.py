@@ -45,8 +45,8 @@ def checkpoint(shape: str, layers: int, gate: Gate, tokenizer: Path) -> Model:
     """A random model of the shape, made once per machine."""
     import torch
 
-    from harness.models.checkpoint import gate_flags, write_checkpoint
-    from harness.models.layout import ARCHITECTURE, Layout
+    from harness.models.layout import ARCHITECTURE, Layout, gate_flags
+    from harness.models.writing import write_checkpoint
 
     hidden, inner, heads, kv_heads, head_dim = SHAPES[shape]
     folder = CACHE / f"gate-{shape}-{layers}-{gate}"
@@ -202,7 +202,7 @@ def measure(args: argparse.Namespace) -> None:
     """Start the three engines, measure walls in turn, then look inside."""
     from harness.config import Engine as EngineOptions
     from harness.engine.engine import Engine
-    from harness.models.twin import make_tiny
+    from harness.models.tiny import make_tiny
 
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions go to our own workers, on this machine
     make_tiny(CACHE / "tiny")

@@ -120,7 +120,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     if model is None:
         from gate import checkpoint
 
-        from harness.models.twin import make_tiny
+        from harness.models.tiny import make_tiny
 
         make_tiny(CACHE / "tiny")
         model = tokenizer = CACHE / "tiny" / args.arm

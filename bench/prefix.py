@@ -89,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = args.model
         if model is None:
-            from harness.models.twin import make_tiny
+            from harness.models.tiny import make_tiny
 
             make_tiny(Path(folder))
             model = Path(folder) / "baseline"

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
 
-    from harness.models.twin import make_tiny
+    from harness.models.tiny import make_tiny
 
     make_tiny(CACHE / "tiny")
     cli = [sys.executable, "cli.py"]

@@ -51,3 +51,8 @@ class Sample:
     scores: dict[str, float]  # metric -> 0..1; the first metric is the headline
     seconds: float = 0.0  # from admission to the finished answer
     extra: dict[str, Any] = field(default_factory=dict)  # needle offsets, validity, option log-likelihoods, ...
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the error's type where the message is empty."""
+    return next((line for line in str(error).strip().splitlines() if line), type(error).__name__)

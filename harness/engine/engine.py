@@ -18,7 +18,8 @@ from harness.config import Engine as EngineOptions
 from harness.engine.option_tree import Node, Tree, padded
 from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, check_fits
 from harness.gated.watchdog import ENGINE_OF
-from harness.models.checkpoint import Checkpoint, inspect, resolve, tokenizer_path
+from harness.models.checkpoint import Checkpoint, inspect
+from harness.models.hub import resolve, tokenizer_path
 from harness.models.layout import ARCHITECTURE
 from harness.rope import context
 from harness.types import GatedevalError

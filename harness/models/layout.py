@@ -1,9 +1,11 @@
-"""Which rows of a released checkpoint's q_proj are queries and which are gates. Pure: numpy only.
+"""Which rows of a released checkpoint's q_proj are queries and which are gates. Pure: imports numpy only.
 
-The authors pack the gate projection inside `q_proj`, per KV group: for each KV head, first the query rows of the heads
-of its group, then the gate rows of the same heads. With H query heads, K KV heads, D = head_dim and G gate rows a head
-(headwise 1, elementwise D), the group's block has (H/K)·D + (H/K)·G rows, and q_proj has H·(D+G) rows in all.
-The bias of q_proj, where there is one, is packed alike.
+The authors pack the gate projection into `q_proj`, per KV group: for each KV head, first the query rows of the heads
+in its group, then the gate rows of the same heads. With H query heads, K KV heads, D = head_dim and G gate rows per
+head (headwise 1, elementwise D), a group's block has (H/K)·D + (H/K)·G rows, and q_proj has H·(D+G) rows in total.
+The bias of q_proj, if there is one, is packed in the same way.
+
+Example: H = 4, K = 2, D = 2, headwise. The 12 rows of q_proj are q0 q0 q1 q1 g0 g1 | q2 q2 q3 q3 g2 g3.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ from harness.types import Gate, GatedevalError
 HEADWISE_FLAG = "headwise_attn_output_gate"
 ELEMENTWISE_FLAG = "elementwise_attn_output_gate"
 ARCHITECTURE = "GatedQwen3ForCausalLM"
-"""The name under which our model class is registered in vLLM. Checkpoints that gatedeval writes carry it, so that an
-engine without the plugin refuses them; the released ones say Qwen3ForCausalLM, and stock vLLM would load those silently
-wrong (it narrows q_proj to the rows it expects)."""
+"""The name of our model class in vLLM's registry.
+
+Checkpoints that gatedeval writes carry this name, so vLLM without the plugin refuses them. The released checkpoints say
+Qwen3ForCausalLM: vLLM without the plugin loads those wrongly and without an error (it narrows q_proj to the rows that
+it expects).
+"""
 
 QWEN_TYPES = ("qwen2", "qwen3")
 QWEN_ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", ARCHITECTURE)
@@ -32,7 +37,10 @@ QWEN_ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", ARCHITECTURE)
 class Layout:
     """Shape of one attention layer's query-and-gate projection.
 
-    `num_heads` H, `num_kv_heads` K, `head_dim` D; the gate adds `gate_dim` rows a query head (0, 1 or D).
+    `num_heads` H, `num_kv_heads` K, `head_dim` D; the gate adds `gate_dim` rows per query head (0, 1 or D).
+
+    Raises:
+        GatedevalError: H is not a multiple of K.
     """
 
     num_heads: int
@@ -47,6 +55,12 @@ class Layout:
                 f" (head_dim {self.head_dim}): config.json describes no grouped-query attention"
             )
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Layout:
+        """The layout that a config.json describes. `config` has head_dim and num_key_value_heads."""
+        heads, kv_heads, head_dim = (config[k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+        return cls(heads, kv_heads, head_dim, gate_from_flags(config))
+
     @property
     def gate_dim(self) -> int:
         """Gate values per query head: 0 without a gate, 1 headwise, head_dim elementwise."""
@@ -58,7 +72,7 @@ class Layout:
         return self.num_heads * (self.head_dim + self.gate_dim)
 
     def _rows(self, start: int, width: int) -> NDArray[np.int64]:
-        """Row numbers (H·width,) in head order: `width` rows a head, beginning `start` rows into the group's block."""
+        """Row numbers (H·width,) in head order: `width` rows per head, from row `start` of each group's block on."""
         per_group = self.num_heads // self.num_kv_heads
         block = per_group * (self.head_dim + self.gate_dim)
         group = np.arange(self.num_kv_heads)[:, None, None] * block
@@ -78,11 +92,12 @@ class Layout:
     def shard(self, projection: str, tp_size: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows of the checkpoint's q, k or v projection that tensor-parallel rank `rank` of `tp_size` holds.
 
-        (value rows, gate rows), each in head order; gate rows only for "q". Query heads are divided among the ranks;
-        KV heads too, or, where there are more ranks than KV heads, each is held by tp_size / num_kv_heads ranks.
+        Returns (value rows, gate rows), each in head order; gate rows are empty for "k" and "v". Query heads are
+        divided among the ranks. KV heads are divided too; with more ranks than KV heads, tp_size / num_kv_heads ranks
+        hold a copy of each.
 
         Raises:
-            GatedevalError: heads that do not divide by `tp_size`.
+            GatedevalError: `tp_size` does not divide the heads.
         """
         kv, none = self.num_kv_heads, np.empty(0, dtype=np.int64)
         if self.num_heads % tp_size or (kv % tp_size if kv >= tp_size else tp_size % kv):
@@ -99,28 +114,38 @@ class Layout:
 
 
 def gate_from_flags(config: Mapping[str, Any]) -> Gate:
-    """The gate that config.json's flags ask for. Missing flags: none. Both set: headwise, as the authors read them."""
+    """The gate that config.json's flags name. No flag set: none. Both set: headwise, as in the authors' code."""
     if config.get(HEADWISE_FLAG):
         return "headwise"
     return "elementwise" if config.get(ELEMENTWISE_FLAG) else "none"
 
 
+def gate_flags(gate: Gate) -> dict[str, Any]:
+    """Config entries for `gate` as a released checkpoint has them, with the architecture that stock vLLM refuses."""
+    return {
+        "model_type": "qwen3",
+        "architectures": [ARCHITECTURE],
+        HEADWISE_FLAG: gate == "headwise",
+        ELEMENTWISE_FLAG: gate == "elementwise",
+    }
+
+
 def gate_from_rows(q_rows: int, num_heads: int, head_dim: int) -> Gate | None:
-    """The gate that q_proj's row count implies; None when it is no known layout."""
+    """The gate that q_proj's row count implies; None: no known gate has this many rows."""
     extra = q_rows - num_heads * head_dim
     return {0: "none", num_heads: "headwise", num_heads * head_dim: "elementwise"}.get(extra)  # type: ignore[return-value]
 
 
 def is_qwen(config: Mapping[str, Any]) -> bool:
-    """True for a Qwen-type decoder: the only family whose gate flags mean what the paper means."""
+    """True for a Qwen-type decoder. Only in this family do the gate flags mean the paper's gate."""
     architectures = config.get("architectures") or []
     return config.get("model_type") in QWEN_TYPES or any(a in QWEN_ARCHITECTURES for a in architectures)
 
 
 def needs_our_model(config: Mapping[str, Any]) -> bool:
-    """True when vLLM's own Qwen3 cannot run the checkpoint: a gate, no q/k norm, or the authors' `qkv_bias`.
+    """True if vLLM's own Qwen3 class cannot run the checkpoint: it has a gate, no q/k norm, or the authors' `qkv_bias`.
 
-    A plain Qwen2 checkpoint (no gate flags, no `use_qk_norm`/`qkv_bias` key) is left to vLLM's own Qwen2.
+    False for a plain Qwen2 checkpoint (no gate flags, no `use_qk_norm` or `qkv_bias` key): vLLM's own Qwen2 runs it.
     """
     if not is_qwen(config):
         return False
@@ -130,7 +155,7 @@ def needs_our_model(config: Mapping[str, Any]) -> bool:
 
 
 def expected_tensors(config: Mapping[str, Any]) -> set[str]:
-    """Names of every tensor the authors' model has for this config; no `lm_head.weight` when embeddings are tied."""
+    """Names of all tensors of the authors' model for this config; without `lm_head.weight` if embeddings are tied."""
     names = {"model.embed_tokens.weight", "model.norm.weight"}
     if not config.get("tie_word_embeddings", False):
         names.add("lm_head.weight")
@@ -147,18 +172,18 @@ def expected_tensors(config: Mapping[str, Any]) -> set[str]:
     return names
 
 
-def tensor_mismatch(config: Mapping[str, Any], found: Iterable[str]) -> str | None:
-    """One line that names tensors missing from, or foreign to, the checkpoint; None when the sets agree.
+def tensor_mismatch(config: Mapping[str, Any], names: Iterable[str]) -> str | None:
+    """One line that lists missing and unexpected tensors; None: `names` are exactly the expected ones.
 
-    Rotary buffers and a redundant `lm_head.weight` beside tied embeddings are tolerated: they carry no information.
+    Rotary buffers, and `lm_head.weight` beside tied embeddings, are ignored: they carry no information.
     """
     expected = expected_tensors(config)
-    have = {name for name in found if not name.endswith("rotary_emb.inv_freq")}
+    have = {name for name in names if not name.endswith("rotary_emb.inv_freq")}
     if config.get("tie_word_embeddings", False):
         have.discard("lm_head.weight")
     parts = [
-        f"{len(names)} tensor(s) {what}: {', '.join(sorted(names)[:4])}{', ...' if len(names) > 4 else ''}"
-        for what, names in (("missing", expected - have), ("not in the model", have - expected))
-        if names
+        f"{len(those)} tensor(s) {what}: {', '.join(sorted(those)[:4])}{', ...' if len(those) > 4 else ''}"
+        for what, those in (("missing", expected - have), ("not in the model", have - expected))
+        if those
     ]
     return "; ".join(parts) or None

@@ -1,11 +1,12 @@
-"""The paper's model in plain torch, to be read in one sitting: a Qwen3-type decoder whose attention output is gated.
+"""The paper's model in plain torch: a Qwen3-type decoder whose attention output is gated.
 
 Gated Attention for LLMs (arXiv 2505.06708), section 3.1, position G1: after scaled dot-product attention and before the
-output projection, each query head's output is multiplied with sigmoid(X W), X being the layer's pre-normed hidden
-state. Nothing here is shared with the vLLM plugin but the config and the rotary tables of `harness.rope`, so that the
-two check one another; the demo's models are trained with it, and attention and gates can be looked at.
+output projection, each query head's output is multiplied by sigmoid(X W_gate), where X is the layer's pre-normed hidden
+state. Tests compare this model with the vLLM plugin, so it shares no code with the plugin except the layout's sizes,
+the config and the rotary tables of `harness.rope`. The demo's models are trained with it, and a `Trace` records
+attention weights and gates.
 
-Shapes: B sequences, T tokens, E hidden size, H query heads, K key/value heads, D head_dim, G gate values a head
+Shapes: B sequences, T tokens, E hidden size, H query heads, K key/value heads, D head_dim, G gate values per head
 (0 none, 1 headwise, D elementwise), V vocabulary. Positions start at 0; there is no padding and no KV cache.
 """
 
@@ -21,8 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from harness.config import ContextSetting
-from harness.models.checkpoint import inspect, write_checkpoint
+from harness.models.checkpoint import inspect
 from harness.models.layout import HEADWISE_FLAG, Layout, gate_from_flags
+from harness.models.writing import write_checkpoint
 from harness.rope import context
 from harness.types import Gate, GatedevalError
 
@@ -31,9 +33,9 @@ NATIVE = ContextSetting(label="native")
 
 @dataclass
 class Trace:
-    """What attention did in one forward pass, a layer at a time, before the gate was applied.
+    """Attention weights and gates of one forward pass, one entry per layer.
 
-    `attention`: (B, H, T, T) weights, row = query. `gates`: (B, T, H, G) after the sigmoid, empty without a gate.
+    `attention`: (B, H, T, T) weights, row = query. `gates`: (B, T, H, G) after the sigmoid; no entries without a gate.
     """
 
     attention: list[Tensor] = field(default_factory=list)
@@ -56,27 +58,28 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., size) -> (..., size), in x's dtype."""
         wide = x.float()
         return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
 
 
 def rotate(x_BTHD: Tensor, cos_sin_TD: Tensor) -> Tensor:
-    """RoPE (Su et al. 2021, section 3.4.2): dimension i is turned with dimension i + D/2. `cos_sin_TD`: [cos | sin]."""
+    """RoPE (Su et al. 2021, section 3.4.2): rotate dimensions i and i + D/2 together. `cos_sin_TD`: [cos | sin]."""
     cos, sin = cos_sin_TD[:, None, :].chunk(2, dim=-1)
     a, b = x_BTHD.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x_BTHD.dtype)
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with q/k norm and an output gate packed into q_proj, as the released checkpoints have it.
+    """Grouped-query attention with q/k norm and an output gate packed into q_proj, as in the released checkpoints.
 
-    Per KV head, q_proj holds the query rows of its group of heads, then their gate rows.
+    q_proj holds, per KV head, the query rows of the heads in its group, then their gate rows.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         hidden, bias, eps = config["hidden_size"], bool(config.get("qkv_bias")), config["rms_norm_eps"]
-        self.layout = layout = layout_of(config)
+        self.layout = layout = Layout.from_config(config)
         heads, kv = layout.num_heads * layout.head_dim, layout.num_kv_heads * layout.head_dim
         self.q_proj = nn.Linear(hidden, layout.q_rows, bias=bias)
         self.k_proj = nn.Linear(hidden, kv, bias=bias)
@@ -87,6 +90,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(layout.head_dim, eps) if normed else None
 
     def forward(self, x_BTE: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
+        """(B, T, E) pre-normed hidden states -> (B, T, E). Appends this layer's weights and gates to `trace`."""
         (batch, length, _), at = x_BTE.shape, self.layout
         group = at.num_heads // at.num_kv_heads
         packed = self.q_proj(x_BTE).view(batch, length, at.num_kv_heads, group * (at.head_dim + at.gate_dim))
@@ -122,7 +126,7 @@ def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor) -> Tensor:
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) · up(x))."""
+    """The MLP: down(silu(gate(x)) · up(x)). Its `gate_proj` has nothing to do with the attention output gate."""
 
     def __init__(self, hidden: int, inner: int) -> None:
         super().__init__()
@@ -130,12 +134,13 @@ class SwiGLU(nn.Module):
         self.up_proj = nn.Linear(hidden, inner, bias=False)
         self.down_proj = nn.Linear(inner, hidden, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x_BTE: Tensor) -> Tensor:
+        """(B, T, E) -> (B, T, E)."""
+        return self.down_proj(F.silu(self.gate_proj(x_BTE)) * self.up_proj(x_BTE))
 
 
 class Layer(nn.Module):
-    """Attention, then MLP; each on the normed residual stream, each added to it."""
+    """One decoder layer: attention, then MLP; each reads the normed residual stream and is added to it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -145,13 +150,14 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(hidden, eps)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
 
-    def forward(self, x: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos_sin_TD, trace)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(self, x_BTE: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
+        """(B, T, E) residual stream -> (B, T, E)."""
+        x_BTE = x_BTE + self.self_attn(self.input_layernorm(x_BTE), cos_sin_TD, trace)
+        return x_BTE + self.mlp(self.post_attention_layernorm(x_BTE))
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm: token ids to hidden states."""
+    """Embedding, layers and final norm."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
@@ -160,19 +166,20 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
 
     def forward(self, ids_BT: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
-        x = self.embed_tokens(ids_BT)
+        """(B, T) token ids -> (B, T, E) hidden states after the final norm."""
+        x_BTE = self.embed_tokens(ids_BT)
         for layer in self.layers:
-            x = layer(x, cos_sin_TD, trace)
-        return self.norm(x)
+            x_BTE = layer(x_BTE, cos_sin_TD, trace)
+        return self.norm(x_BTE)
 
 
 class Reference(nn.Module):
-    """The whole model, with tensor names as in the released checkpoints.
+    """The whole model. Its tensors have the names of the released checkpoints.
 
-    `config`: the keys of a checkpoint's config.json, `head_dim` included.
+    `config`: a checkpoint's config.json, with `head_dim` and `num_key_value_heads`.
 
     Raises:
-        GatedevalError: the config is none of a model that is implemented here.
+        GatedevalError: the config asks for another activation or for sliding-window attention.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -200,7 +207,10 @@ class Reference(nn.Module):
         return F.linear(hidden, weight)
 
     def forward(self, ids_BT: Tensor, cos_sin_TD: Tensor | None = None, trace: Trace | None = None) -> Tensor:
-        """Next-token logits (B, T, V). `cos_sin_TD`: default, the checkpoint's own. `trace` is filled when given."""
+        """(B, T) token ids -> (B, T, V) next-token logits.
+
+        `cos_sin_TD`: rotary tables; None: the checkpoint's own. `trace`: filled if given.
+        """
         if cos_sin_TD is None:
             cos_sin_TD = self.cos_sin(ids_BT.shape[1])
         return self.head(self.model(ids_BT, cos_sin_TD, trace))
@@ -209,12 +219,15 @@ class Reference(nn.Module):
     def generate(
         self, ids: Sequence[int], tokens: int, *, setting: ContextSetting = NATIVE, stop: Iterable[int] = ()
     ) -> list[int]:
-        """Greedy continuation of one prompt, at most `tokens` long, without the stop token. Quadratic: no cache."""
+        """Greedy continuation of one prompt: at most `tokens` token ids, without the stop token.
+
+        There is no KV cache: every new token costs a forward pass over the whole sequence.
+        """
         answer: list[int] = []
         cos_sin, ends = self.cos_sin(len(ids) + tokens, setting), set(stop)
         for _ in range(tokens):
-            given = torch.tensor([[*ids, *answer]])
-            hidden = self.model(given, cos_sin[: given.shape[1]])
+            ids_BT = torch.tensor([[*ids, *answer]])
+            hidden = self.model(ids_BT, cos_sin[: ids_BT.shape[1]])
             token = int(self.head(hidden[0, -1]).argmax())
             if token in ends:
                 break
@@ -222,22 +235,16 @@ class Reference(nn.Module):
         return answer
 
     def save(self, target: Path, dtype: torch.dtype = torch.bfloat16, **config: Any) -> None:
-        """Write a checkpoint folder in the released format, weights rounded to `dtype`, `config` entries replaced."""
+        """Write a checkpoint folder in the released format: weights rounded to `dtype`, `config` entries replaced."""
         tensors = {name: tensor.detach().to(dtype) for name, tensor in self.state_dict().items()}
         write_checkpoint(target, {**self.config, **config}, tensors)
 
 
-def layout_of(config: Mapping[str, Any]) -> Layout:
-    """The attention layout that a config.json describes."""
-    heads, kv, dim = (config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    return Layout(heads, kv, dim, gate_from_flags(config))
-
-
 def load(path: Path | str) -> Reference:
-    """A checkpoint folder as a model in float32, in eval mode: every tensor used, none missing.
+    """A checkpoint folder as a float32 model in eval mode. Every tensor of the checkpoint is used and none is missing.
 
     Raises:
-        GatedevalError: the folder is refused (`harness.models.checkpoint.inspect`), or is of another family.
+        GatedevalError: `harness.models.checkpoint.inspect` refuses the folder, or the model is of another family.
     """
     from safetensors.torch import load_file
 

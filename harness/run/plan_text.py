@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from harness.config import Model
-from harness.models.checkpoint import inspect, resolve, tokenizer_path, tokenizer_sha256
+from harness.models.checkpoint import inspect
+from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.run.plan import Plan
 from harness.types import GatedevalError
 

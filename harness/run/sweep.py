@@ -14,7 +14,8 @@ from typing import Any
 
 from harness.config import Config, ContextSetting, Model, from_dict
 from harness.config.yaml_text import Options
-from harness.models.checkpoint import inspect, resolve
+from harness.models.checkpoint import inspect
+from harness.models.hub import resolve
 from harness.rope import context
 from harness.types import GatedevalError
 

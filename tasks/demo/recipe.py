@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.models.checkpoint import gate_flags
+from harness.models.layout import gate_flags
 from harness.types import Gate
 
 ARMS: Mapping[str, Gate] = {"baseline": "none", "headwise": "headwise", "elementwise": "elementwise"}

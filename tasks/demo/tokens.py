@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from harness.models.twin import train_bpe
+from harness.models.bpe import train_bpe
 from tasks.demo.documents import HEAD, NEEDLE, PREFIX, QUESTION, TRAIN_PROSE
 from tasks.demo.prose import sentences
 from tasks.demo.questions import CHOICE_INTRO, choice, choice_answer, choice_body, problem, problem_answer, problem_body

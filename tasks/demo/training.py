@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harness.models.bpe import save_tokenizer
 from harness.models.reference import Reference, Trace
-from harness.models.twin import save_tokenizer
 from harness.types import GatedevalError
 from tasks.demo.documents import DIGIT, DIGIT_TOO, KEY_END, KEY_START, LETTER, OPTION, PREVIOUS, Document, Documents
 from tasks.demo.recipe import ARMS, LOOKED_UP, STAGES, Batch, Stage, as_dict, model_config

@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from harness.export import export_run
-from harness.models.twin import make_tiny
+from harness.models.tiny import make_tiny
 from harness.store import Store, list_runs
 from tests.support import ROOT
 from tests.support.terminal import in_terminal

@@ -19,8 +19,8 @@ import pytest
 from harness.config import from_dict
 from harness.engine.encoding import Encoder
 from harness.engine.requests import Prompt, SampleRequest
+from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
-from harness.models.twin import make_tiny
 from harness.run import prefetching as feeding
 from harness.run.order import BLOCK, deepest_first, in_windows, shared_tokens
 from harness.run.plan import Plan, build

@@ -13,7 +13,7 @@ import pytest
 from harness.config import ContextSetting, Model, Yarn
 from harness.engine.engine import Engine
 from harness.engine.requests import EngineError, Prompt, Question
-from harness.models.twin import make_tiny
+from harness.models.tiny import make_tiny
 from harness.types import GatedevalError
 from tests.support.engines import EAGER, altered
 

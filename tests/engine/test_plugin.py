@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.models.twin import make_tiny
+from harness.models.tiny import make_tiny
 from tests.support.engines import Oracle, altered
 
 pytestmark = pytest.mark.engine

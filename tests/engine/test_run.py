@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness.models.twin import make_tiny
+from harness.models.tiny import make_tiny
 from harness.store import Store
 from tests.support import ROOT
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.models.twin import make_tiny
+from harness.models.tiny import make_tiny
 from harness.report import report
 from harness.report.sweepmap import sweep_svg
 from harness.run import sweep

@@ -11,7 +11,8 @@ import pytest
 from harness.config import Model
 from harness.engine.requests import Prompt, Question
 from harness.models.checkpoint import inspect
-from harness.models.twin import make_tiny, make_twin
+from harness.models.tiny import make_tiny
+from harness.models.twin import make_twin
 from harness.types import GatedevalError
 from tests.support.engines import altered, started
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is, decided from its flags and its shapes; refused where they disagree (cases 24, 35)."""
+"""Flags and shapes decide what a checkpoint is; a checkpoint whose flags and shapes disagree is refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.config import Model
-from harness.models.checkpoint import inspect, resolve, tokenizer_path, tokenizer_sha256
-from harness.models.twin import make_tiny
+from harness.models.checkpoint import inspect
+from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
+from harness.models.tiny import make_tiny
 from harness.types import GatedevalError
 from tests.support.engines import altered
 
@@ -184,7 +185,8 @@ def test_hub_repository_with_a_subfolder_is_read_from_the_cache(tiny: Path, tmp_
         (blobs / digest).write_bytes(file.read_bytes())
         (snapshot / file.name).symlink_to(blobs / digest)
     code = """
-from harness.models.checkpoint import file_sha256, inspect, resolve, tokenizer_path
+from harness.models.checkpoint import inspect
+from harness.models.hub import file_sha256, resolve, tokenizer_path
 from harness.config import Model
 model = Model(label="m", path="org/name", subfolder="1B_gate")
 directory = resolve(model)

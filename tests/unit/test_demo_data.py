@@ -21,7 +21,7 @@ from harness.config import load
 from harness.data.folder import DataFolder
 from harness.engine.requests import Choice as Chosen
 from harness.engine.requests import Completion
-from harness.models.twin import train_bpe
+from harness.models.bpe import train_bpe
 from harness.types import GatedevalError
 from tasks.demo import questions as q
 from tasks.demo.prose import HAYSTACK_SEED, essay, files, prose, sentences

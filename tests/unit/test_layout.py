@@ -1,4 +1,4 @@
-"""The packing of gate rows inside q_proj: exact, by hand, for every tensor-parallel split (cases 24 and 25)."""
+"""The packing of gate rows inside q_proj, against rows counted by hand, for every tensor-parallel split."""
 
 from __future__ import annotations
 

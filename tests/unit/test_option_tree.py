@@ -15,8 +15,8 @@ from harness.engine.encoding import Encoder
 from harness.engine.option_tree import Tree
 from harness.engine.requests import Choice, Question, SampleRequest
 from harness.models.checkpoint import inspect
+from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
-from harness.models.twin import make_tiny
 from harness.types import GatedevalError
 
 OPTIONS = tuple(("Q. Answer:", f" {letter}") for letter in "ABCD")

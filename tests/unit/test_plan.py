@@ -15,8 +15,8 @@ from harness.benchmarks.base import Setup, answer_text
 from harness.config import Benchmark, from_dict
 from harness.data.folder import DataFolder
 from harness.engine.requests import Completion
+from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
-from harness.models.twin import make_tiny
 from harness.run.plan import Plan, build
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT

@@ -1,0 +1,88 @@
+"""Names, shapes and element types of a checkpoint's tensors, read from the weight files' headers alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.types import GatedevalError, first_line
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """One tensor's header: shape and element type ("float32", "bfloat16", ...)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+def read_tensors(path: Path) -> tuple[tuple[Path, ...], dict[str, Tensor]]:
+    """The weight files of a checkpoint folder (safetensors preferred, else .bin), and every tensor's header by name.
+
+    Raises:
+        GatedevalError: no weight file, a shard is missing, or a file is damaged.
+    """
+    safetensors = sorted(p for p in path.glob("*.safetensors") if not p.name.startswith("consolidated"))
+    binaries = sorted(path.glob("pytorch_model*.bin"))
+    files = safetensors or binaries
+    if not files:
+        raise GatedevalError(f"{path}: no weights (looked for *.safetensors and pytorch_model*.bin)")
+    _check_index(path, files)
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors.update(_safetensors_header(file) if safetensors else _bin_header(file))
+    return tuple(files), tensors
+
+
+def _check_index(path: Path, files: list[Path]) -> None:
+    """Raise if the index of a sharded checkpoint names a missing file, which means an interrupted download."""
+    for index in path.glob("*.index.json"):
+        if index.name.split(".index")[0].rsplit(".", 1)[-1] != files[0].suffix.lstrip("."):
+            continue
+        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if missing := sorted(named - {f.name for f in files}):
+            raise GatedevalError(f"{index}: names {len(missing)} file(s) that are not there: {', '.join(missing[:3])}")
+
+
+def _safetensors_header(file: Path) -> dict[str, Tensor]:
+    """Headers by tensor name. The file starts with the header's length (8 bytes, little-endian), then the header."""
+    try:
+        with file.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            if not 0 < length <= file.stat().st_size:
+                raise ValueError("header longer than the file")
+            header = json.loads(handle.read(length))
+        header.pop("__metadata__", None)
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if 8 + length + end != file.stat().st_size:
+            raise ValueError(f"{file.stat().st_size} bytes, its header promises {8 + length + end}")
+        return {
+            name: Tensor(shape=tuple(entry["shape"]), dtype=_DTYPES.get(entry["dtype"], entry["dtype"]))
+            for name, entry in header.items()
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise GatedevalError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
+
+
+def _bin_header(file: Path) -> dict[str, Tensor]:
+    """Headers by tensor name of a torch pickle, memory-mapped. `weights_only`: code in the pickle is never run."""
+    import torch
+
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise GatedevalError(f"{file}: cannot be read as plain weights ({first_line(error)})") from error
+    return {
+        name: Tensor(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in state.items()
+        if isinstance(tensor, torch.Tensor)
+    }
