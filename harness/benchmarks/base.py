@@ -146,10 +146,9 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
 
     # A chat template's own tokens are part of what is sent: they come off the length that the generator fills.
     frame = len(setup.tokenizer.encode(setup.render([{"role": "user", "content": ""}]))) if setup.chat else 0
-    tokenizer = ruler.load_tokenizer(setup.tokenizer.directory)
     samples = ruler.generate(
         cell.task,
-        tokenizer=tokenizer,
+        tokenizer=setup.tokenizer,
         length=cell.length - frame,
         samples=benchmark.samples or 0,
         seed=setup.seed,
@@ -174,8 +173,8 @@ def _ruler_jobs(benchmark: Benchmark, cell: Cell, setup: Setup, max_length: int)
             score=RulerScore(cell.task, references),
             extra={"ruler": asdict(sample.validity)},
         )
-    while tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
-        _log.warning("RULER %s at %d: %s", cell.task, cell.length, tokenizer.notes.pop())
+    while setup.tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
+        _log.warning("RULER %s at %d: %s", cell.task, cell.length, setup.tokenizer.notes.pop())
 
 
 def _lm_task(benchmark: Benchmark, task: str, data: DataFolder) -> LmEvalTask:

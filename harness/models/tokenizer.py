@@ -1,67 +1,138 @@
-"""The evaluated model's own tokenizer: text to the ids the model is sent, and chat rendering.
+"""The evaluated model's own tokenizer: the one class that counts tokens and makes the ids that the model is sent.
 
 One rule for special tokens, everywhere: exactly one BOS where the tokenizer adds one, none where it adds none, also
-when a chat template has put it there already; and never an EOS at the end of a prompt.
+when a chat template or the text has put it there already; and never an EOS at the end of a prompt.
+
+A tokenizer.json is read by the `tokenizers` library, which imports in milliseconds. transformers (with torch, seconds)
+is imported only for what needs it: chat templates, lm-eval's adapter, and tokenizers without a tokenizer.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from harness.types import GatedevalError
 
+_BATCH = 64  # from this many texts on, the library's batch call is worth its overhead
+
 
 class Tokenizer:
-    """A Hugging Face tokenizer from a local directory.
+    """A tokenizer from a directory, a tokenizer.json, a hub id, or an object that another library made.
+
+    `prefix_ids`: what stands before every prompt, (BOS,) or nothing. `suffix_ids`: what the tokenizer would put behind
+    a text; it is never sent, because a prompt must end in its answer prefix. `fast`: the `tokenizers.Tokenizer`, None
+    for a tokenizer of another kind. `notes`: what a user should know, e.g. that RULER has to encode whole prompts.
+    `facts`: what RULER's counting has worked out about the tokenizer.
 
     Raises:
-        GatedevalError: the directory holds no tokenizer that transformers can read.
+        GatedevalError: there is no readable tokenizer, or it encodes text to nothing.
     """
 
-    def __init__(self, directory: Path | str) -> None:
-        from transformers import AutoTokenizer
+    def __init__(self, source: Any) -> None:
+        path = str(source) if isinstance(source, str | Path) else None
+        self.name = path or getattr(source, "name_or_path", None) or type(source).__name__
+        self.directory = Path(self.name)
+        self.notes: list[str] = []
+        self.facts: dict[str, Any] = {}
+        self.fast: Any = None
+        self._settings: dict[str, Any] = {}  # tokenizer_config.json
+        self._framed: Callable[[str], Sequence[int]]  # text -> ids with the tokenizer's own special tokens
+        self._bare: Callable[[str], Sequence[int]]  # text -> ids without them
+        if path is None:
+            self._use_object(source)
+        elif (file := _json_file(path)) is not None:
+            self._settings = _read_settings(path, file)
+            self._use_fast(_read_json_file(file))
+            _add_named_tokens(self.fast, self._settings)
+        else:
+            self._use_object(self.hf)
+        bare = list(self._bare("a"))
+        if not bare:
+            raise GatedevalError(f"{self.name}: the tokenizer is empty (it encodes 'a' to nothing): files missing?")
+        self.prefix_ids, self.suffix_ids = _frame(list(self._framed("a")), bare)
 
-        self.directory = Path(directory)
+    def _use_fast(self, fast: Any) -> None:
+        fast.no_truncation()  # a tokenizer.json may carry the truncation and padding of somebody's training
+        fast.no_padding()
+        self.fast = fast
+        self._framed = lambda text: fast.encode(text).ids
+        self._bare = lambda text: fast.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+    def _use_object(self, source: Any) -> None:
+        from tokenizers import Tokenizer as Fast
+
+        backend = source if isinstance(source, Fast) else getattr(source, "backend_tokenizer", None)
+        if isinstance(backend, Fast):
+            self._use_fast(Fast.from_str(backend.to_str()))  # a copy: the caller's keeps its truncation and padding
+            if backend is not source:
+                self._framed = source.encode
+            return
+        encode = getattr(source, "encode", None)
+        if encode is None:
+            raise GatedevalError(f"tokenizer {self.name}: an object without `encode` cannot be used")
+        self._framed = encode
         try:
-            self.hf: Any = AutoTokenizer.from_pretrained(str(directory), trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise GatedevalError(f"{directory}: no readable tokenizer ({reason})") from error
-        if len(self.hf) == 0 or not self.hf("a", add_special_tokens=False)["input_ids"]:
-            raise GatedevalError(f"{directory}: the tokenizer is empty (it encodes 'a' to nothing): files missing?")
+            encode("a", add_special_tokens=False)
+        except TypeError:  # tiktoken and similar libraries add no special tokens by themselves
+            self._bare = encode
+        else:
+            self._bare = lambda text: encode(text, add_special_tokens=False)
 
     @cached_property
-    def prefix_ids(self) -> tuple[int, ...]:
-        """What the tokenizer puts before a text: (BOS,) or nothing. What it puts behind is never sent."""
-        plain = self.hf("a", add_special_tokens=False)["input_ids"]
-        full = self.hf("a")["input_ids"]
-        for start in range(len(full) - len(plain) + 1):
-            if full[start : start + len(plain)] == plain:
-                return tuple(full[:start])
-        return ()
+    def hf(self) -> Any:
+        """The tokenizer as transformers loads it, for chat templates and lm-eval. Loaded when first used (seconds)."""
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise GatedevalError(f"{self.name}: no readable tokenizer ({reason})") from error
 
     @property
     def start_id(self) -> int:
         """What a text without context is conditioned on: BOS where there is one, else end-of-text."""
         return self.hf.bos_token_id if self.hf.bos_token_id is not None else self.hf.eos_token_id
 
-    @cached_property
-    def _prefix_text(self) -> str:
-        return self.hf.decode(list(self.prefix_ids)) if self.prefix_ids else ""
-
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of `text` as the model is sent them; `special=False` leaves BOS out (a text that goes on another)."""
-        ids = list(self.hf(text, add_special_tokens=False, verbose=False)["input_ids"])
-        if not special or not self.prefix_ids or (self._prefix_text and text.startswith(self._prefix_text)):
-            return ids
-        return [*self.prefix_ids, *ids]
+        """The ids of `text` as the model is sent them; `special=False` leaves BOS out (a text that continues another).
+
+        Special tokens that are written out in the text are recognised. A text that brings its own BOS gets no second.
+        """
+        ids, prefix = list(self._bare(text)), list(self.prefix_ids)
+        return ids if not special or ids[: len(prefix)] == prefix else prefix + ids
+
+    def count(self, text: str) -> int:
+        """Tokens of `text`, special tokens not added: RULER's own notion of length."""
+        if self.fast is not None:
+            return len(self.fast.encode_batch_fast([text], add_special_tokens=False)[0])
+        return len(self._bare(text))
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, special tokens not added."""
+        if self.fast is not None and len(texts) >= _BATCH:
+            return [len(e) for e in self.fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [self.count(text) for text in texts]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """(start, end) in characters of each id of `encode(text, special=False)`.
+
+        Raises:
+            GatedevalError: the tokenizer gives none.
+        """
+        if self.fast is None:
+            raise GatedevalError(f"tokenizer {self.name} gives no character offsets")
+        return self.fast.encode(text, add_special_tokens=False).offsets
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, special tokens left out."""
-        return self.hf.decode(list(ids), skip_special_tokens=True)
+        if self.fast is None or self._settings.get("clean_up_tokenization_spaces"):
+            return self.hf.decode(list(ids), skip_special_tokens=True)
+        return self.fast.decode(list(ids), skip_special_tokens=True)
 
     @property
     def has_chat_template(self) -> bool:
@@ -85,14 +156,126 @@ class Tokenizer:
             GatedevalError: no chat template, or one that would leave the model thinking in a non-thinking run.
         """
         if not self.has_chat_template:
-            raise GatedevalError(f"{self.directory}: no chat template; set `chat_template: false` for a base model")
+            raise GatedevalError(f"{self.name}: no chat template; set `chat_template: false` for a base model")
         text = self.hf.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
         )
         opened = text.rfind("<think>") > text.rfind("</think>")
         if not thinking and opened:
             raise GatedevalError(
-                f"{self.directory}: the chat template opens <think> although thinking is off; it has no switch for it:"
+                f"{self.name}: the chat template opens <think> although thinking is off; it has no switch for it:"
                 " set `thinking: true`, or use a template that honours enable_thinking"
             )
         return text + answer_prefix
+
+
+def load_tokenizer(source: Any) -> Tokenizer:
+    """The tokenizer of `source` (see `Tokenizer`); a path is loaded once per process while its files do not change.
+
+    Raises:
+        GatedevalError: there is no readable tokenizer, or it encodes text to nothing.
+    """
+    if isinstance(source, Tokenizer):
+        return source
+    if not isinstance(source, str | Path):
+        return Tokenizer(source)
+    path = Path(source)
+    files = [path] if path.is_file() else [path / "tokenizer.json", path / "tokenizer_config.json"]
+    return _load_path(str(source), tuple(f.stat().st_mtime_ns for f in files if f.is_file()))
+
+
+@lru_cache(maxsize=8)
+def _load_path(source: str, modified: tuple[int, ...]) -> Tokenizer:
+    return Tokenizer(source)
+
+
+def _frame(framed: list[int], bare: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that a tokenizer puts before and after a text, from one text encoded with and without them."""
+    for start in range(len(framed) - len(bare) + 1):
+        if framed[start : start + len(bare)] == bare:
+            return tuple(framed[:start]), tuple(framed[start + len(bare) :])
+    return (), ()
+
+
+def _json_file(source: str) -> Path | None:
+    """The tokenizer.json that `source` names, downloaded for a hub id; None where there is none."""
+    path = Path(source)
+    if path.is_file() and path.suffix == ".json":
+        return path
+    if path.is_dir():
+        return path / "tokenizer.json" if (path / "tokenizer.json").is_file() else None
+    if path.exists() or source.startswith((".", "/", "~")):
+        raise GatedevalError(
+            f"tokenizer {source}: neither a folder with a tokenizer, nor a tokenizer.json, nor a hub id"
+        )
+    return _from_hub(source, "tokenizer.json")
+
+
+def _from_hub(repository: str, name: str) -> Path | None:
+    """A file of a hub repository; None where there is no such file or the hub cannot be reached."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(hf_hub_download(repository, name))
+    except (OSError, ValueError, HfHubHTTPError):
+        return None
+
+
+def _read_settings(source: str, file: Path) -> dict[str, Any]:
+    """The tokenizer_config.json beside `file`, as a dict; {} where there is none or only a tokenizer.json was named."""
+    if Path(source).is_file():
+        return {}
+    config = file.with_name("tokenizer_config.json") if Path(source).is_dir() else None
+    config = config or _from_hub(source, "tokenizer_config.json")
+    if config is None or not config.is_file():
+        return {}
+    settings: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+    return settings
+
+
+def _read_json_file(file: Path) -> Any:
+    from tokenizers import Tokenizer as Fast
+
+    try:
+        return Fast.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise GatedevalError(
+            f"{file}: no readable tokenizer (not a tokenizer.json of the tokenizers library: {error})"
+        ) from error
+
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def _add_named_tokens(fast: Any, settings: dict[str, Any]) -> None:
+    """Add the tokens that tokenizer_config.json names and tokenizer.json lacks, in transformers' order.
+
+    What the settings say about adding BOS or EOS is not read: with a tokenizer.json, transformers 5 leaves that to its
+    post-processor, too. Source: `TokenizersBackend.__init__` of transformers 5.19.
+    """
+    from tokenizers import AddedToken
+
+    known = {token.content for token in fast.get_added_tokens_decoder().values()}
+    for content, flags in _named_tokens(settings):
+        if content not in known:
+            known.add(content)
+            fast.add_tokens([AddedToken(content, **{"special": True, **flags})])
+    fast.encode_special_tokens = bool(settings.get("split_special_tokens", False))
+
+
+def _named_tokens(settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
+    """(content, flags such as lstrip) of each token that a tokenizer_config.json names."""
+    decoder = settings.get("added_tokens_decoder") or {}
+    values = [decoder[key] for key in sorted(decoder, key=int)]
+    values += [settings.get(name) for name in _NAMED]
+    values += [value for name, value in settings.items() if name.endswith("_token") and name not in _NAMED]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        extra = settings.get(name) or []
+        values += extra.values() if isinstance(extra, dict) else extra
+    for value in values:
+        if isinstance(value, str):
+            yield value, {}
+        elif isinstance(value, dict) and isinstance(value.get("content"), str):
+            flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            yield value["content"], {flag: value[flag] for flag in flags if flag in value}

@@ -10,7 +10,6 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.benchmarks import base as benchmarks
 from harness.benchmarks.base import Setup
@@ -73,29 +72,6 @@ class Plan:
 def _tokenizer(directory: Path, sha256: str) -> Tokenizer:
     """The tokenizer of a directory, loaded once as long as its files are the same."""
     return Tokenizer(directory)
-
-
-class _Counter(Tokenizer):
-    """A tokenizer that counts without importing transformers (with torch, seconds), for plans.
-
-    Ids are those that RULER's generator counts by, which are the ones that are sent. What else it is asked for, such as
-    chat rendering, is the full tokenizer's.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        from tasks import ruler
-
-        self.directory = directory
-        self._ruler = ruler.load_tokenizer(directory)
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "hf":
-            raise AttributeError(name)
-        return _tokenizer(self.directory, tokenizer_sha256(self.directory)).hf
-
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of `text` as the model is sent them."""
-        return self._ruler.encode(text) if special else self._ruler.plain(text)
 
 
 def build(config: Config) -> Plan:
@@ -172,7 +148,7 @@ def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: 
     try:
         samples = ruler.generate(
             cell.task,
-            tokenizer=ruler.load_tokenizer(planned.tokenizer_dir),
+            tokenizer=plan.setup(planned.model.label).tokenizer,
             length=cell.length,
             samples=benchmark.samples or 0,
             seed=plan.config.seed,
@@ -187,8 +163,7 @@ def _check_ruler(plan: Plan, planned: PlannedModel, benchmark: Benchmark, cell: 
 
 def _count(plan: Plan, label: str, benchmark: Benchmark, cell: Cell) -> tuple[int, int]:
     """(prompt tokens of all samples, longest prompt plus answer) of a benchmark without lengths, by its prompts."""
-    config, counter = plan.config, _Counter(plan.models[label].tokenizer_dir)
-    setup = Setup(counter, plan.data, config.seed, config.chat_template, config.thinking)
+    setup = plan.setup(label)
     total = longest = 0
     for sample in benchmarks.jobs(benchmark, cell, setup, 0):
         sizes = list(_sizes(setup.tokenizer, sample))

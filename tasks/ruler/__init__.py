@@ -1,10 +1,10 @@
 """RULER (Hsieh et al. 2024, arXiv 2404.06654): NVIDIA's samples byte for byte, made on demand for any tokenizer."""
 
+from harness.models.tokenizer import load_tokenizer
 from tasks.ruler.generation import check_possible, generate, minimum_length
 from tasks.ruler.protocol import ANSWER_TOKENS, NEEDS, REVISION, TASKS
 from tasks.ruler.sample import RulerSample, Validity
 from tasks.ruler.scoring import score
-from tasks.ruler.tokenizer import RulerTokenizer, load_tokenizer
 
 __all__ = [
     "ANSWER_TOKENS",
@@ -12,7 +12,6 @@ __all__ = [
     "REVISION",
     "TASKS",
     "RulerSample",
-    "RulerTokenizer",
     "Validity",
     "check_possible",
     "generate",

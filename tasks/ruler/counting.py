@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from harness.models.tokenizer import Tokenizer
 from tasks.ruler.rules import alone, broken_rule
-from tasks.ruler.tokenizer import RulerTokenizer
 
 Left = Literal["start", "space", "line"]
 Right = Literal["end", "space", "line"]
@@ -32,7 +32,7 @@ _CACHE = 400_000  # pieces kept; beyond it the cache starts anew (about 60 MB)
 class Counter:
     """Counts tokens of texts, special tokens not added. `why_whole`: why whole texts are encoded; None: pieces."""
 
-    def __init__(self, tokenizer: RulerTokenizer, mode: Literal["auto", "piecewise", "whole"] = "auto") -> None:
+    def __init__(self, tokenizer: Tokenizer, mode: Literal["auto", "piecewise", "whole"] = "auto") -> None:
         self.tokenizer = tokenizer
         self.why_whole: str | None = "asked for"
         if mode != "whole":

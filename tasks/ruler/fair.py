@@ -37,7 +37,7 @@ def fair_samples(request: Request, start: int) -> Iterator[RulerSample]:
     if request.samples <= start:
         return
     counter = Counter(request.tokenizer, request.counting)
-    limit = request.length - request.answer_tokens - len(request.tokenizer.lead)
+    limit = request.length - request.answer_tokens - len(request.tokenizer.prefix_ids)
     draws = Draws(request.seed, fixed=False)
     draws.restart(f"{request.task}/{request.length}/made")
     try:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from harness.data.files import read_json
 from harness.data.folder import DataFolder
+from harness.models.tokenizer import Tokenizer, load_tokenizer
 from harness.types import GatedevalError
 from tasks.ruler.common_words import FIRST, CommonWords
 from tasks.ruler.counting import Counter
@@ -20,7 +21,6 @@ from tasks.ruler.needle import Niah
 from tasks.ruler.protocol import ANSWER_TOKENS, NEEDS, SETTINGS, TASKS
 from tasks.ruler.qa import QuestionAnswering, load_documents
 from tasks.ruler.sample import RulerSample
-from tasks.ruler.tokenizer import RulerTokenizer, load_tokenizer
 from tasks.ruler.validity import validate
 from tasks.ruler.variable_tracking import VariableTracking
 
@@ -35,7 +35,7 @@ class Request:
     """Everything that decides the samples of one task at one length."""
 
     task: str
-    tokenizer: RulerTokenizer
+    tokenizer: Tokenizer
     length: int
     samples: int
     seed: int

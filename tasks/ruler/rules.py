@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from harness.models.tokenizer import Tokenizer
 from tasks.ruler.protocol import FAMILIES, NOISE
-from tasks.ruler.tokenizer import RulerTokenizer
 
 _CHARACTERS = "aZ09.,:;!?)(]['\"-_/%$é—…”中"
 _CROSSING = re.compile(r"\S |\n\S")
@@ -25,7 +25,7 @@ PROBES = (
 """Texts with every kind of cut, on which pieces and whole texts must agree."""
 
 
-def broken_rule(tokenizer: RulerTokenizer, in_pieces: Callable[[str], int]) -> str | None:
+def broken_rule(tokenizer: Tokenizer, in_pieces: Callable[[str], int]) -> str | None:
     """Why tokens may cross from a word or a line into the next, in words; None if they never do. Kept.
 
     Proven by the pre-tokenizer (it splits at every kind of cut) or by the vocabulary (no entry contains a cut); in
@@ -40,7 +40,7 @@ def broken_rule(tokenizer: RulerTokenizer, in_pieces: Callable[[str], int]) -> s
     return found
 
 
-def _examine(tokenizer: RulerTokenizer, in_pieces: Callable[[str], int]) -> str | None:
+def _examine(tokenizer: Tokenizer, in_pieces: Callable[[str], int]) -> str | None:
     if tokenizer.fast is None:
         return f"{tokenizer.name} is not a tokenizer of the tokenizers library"
     added = [t.content for t in tokenizer.fast.get_added_tokens_decoder().values()]
@@ -77,14 +77,14 @@ def _splits_at_cuts(fast: Any) -> bool:
     return True
 
 
-def _same_alone(tokenizer: RulerTokenizer) -> bool:
+def _same_alone(tokenizer: Tokenizer) -> bool:
     """Whether " word" encodes alone as it does between other words: no dummy space in front, nothing stripped."""
     words = [w for text in PROBES for w in re.findall(" [^ \n]+", text)]
     neighbours = tokenizer.count("a a")
     return tokenizer.counts(words) == [n - neighbours for n in tokenizer.counts([f"a{w} a" for w in words])]
 
 
-def alone(tokenizer: RulerTokenizer) -> bool:
+def alone(tokenizer: Tokenizer) -> bool:
     """Whether a word with a space before and after it may be encoded without its neighbours."""
     return bool(tokenizer.facts.get("alone"))
 
@@ -100,7 +100,7 @@ def _plain(token: str) -> str:
     return token.replace("\u0120", " ").replace("\u2581", " ").replace("\u010a", "\n")
 
 
-def _proven(tokenizer: RulerTokenizer) -> dict[str, bool]:
+def _proven(tokenizer: Tokenizer) -> dict[str, bool]:
     """digits: each is a token of its own; runs: no token joins a letter run, a digit run, or one and `-` or `.`"""
     if "proven" not in tokenizer.facts:
         # One long string: a vocabulary of 150,000 entries is searched in milliseconds. No pattern crosses a newline.
@@ -113,11 +113,11 @@ def _proven(tokenizer: RulerTokenizer) -> dict[str, bool]:
     return proven
 
 
-def single_digits(tokenizer: RulerTokenizer) -> bool:
+def single_digits(tokenizer: Tokenizer) -> bool:
     """Whether a number's tokens follow from its length alone, as each digit is a token of its own."""
     return _proven(tokenizer)["digits"]
 
 
-def splits_runs(tokenizer: RulerTokenizer) -> bool:
+def splits_runs(tokenizer: Tokenizer) -> bool:
     """Whether tokens end where letters turn into digits or a word into `-` or `.`: such words are counted by runs."""
     return _proven(tokenizer)["runs"]

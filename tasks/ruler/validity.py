@@ -21,7 +21,7 @@ def validate(
 
     Raises GatedevalError where prompt and answer take more than the model's `max_model_len`: nothing is truncated.
     """
-    budget, lead = request.answer_tokens, len(request.tokenizer.lead)
+    budget, lead = request.answer_tokens, len(request.tokenizer.prefix_ids)
     if request.answer_prefix == "drop":
         tokens = request.tokenizer.count(text.input)
     sent = tokens + lead

@@ -22,11 +22,12 @@ from harness.data.folder import DataFolder
 from harness.engine.requests import Choice as Chosen
 from harness.engine.requests import Completion
 from harness.models.bpe import train_bpe
+from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
 from tasks.demo import questions as q
 from tasks.demo.prose import HAYSTACK_SEED, essay, files, prose, sentences
 from tasks.demo.words import CATEGORIES
-from tasks.ruler import RulerTokenizer, generate, load_tokenizer
+from tasks.ruler import generate, load_tokenizer
 from tasks.ruler.haystack import load_essay
 from tasks.ruler.protocol import FAMILIES, NOISE
 from tasks.ruler.words import word_list
@@ -88,7 +89,7 @@ def test_config_names_the_folder_relative_to_itself(tmp_path: Path, monkeypatch:
 
 
 @pytest.fixture(scope="module")
-def small_bpe() -> RulerTokenizer:
+def small_bpe() -> Tokenizer:
     """1,280 entries, digits one by one, over the demo's prose, RULER's protocol and its keys: what the demo uses."""
 
     def material() -> Iterator[str]:
@@ -102,7 +103,7 @@ def small_bpe() -> RulerTokenizer:
 
 
 @pytest.mark.parametrize("task", ["niah_single_1", "niah_single_2", "niah_multikey_1", "niah_multikey_2"])
-def test_ruler_fits_and_fills_256_tokens(small_bpe: RulerTokenizer, task: str) -> None:
+def test_ruler_fits_and_fills_256_tokens(small_bpe: Tokenizer, task: str) -> None:
     made = list(
         generate(task, tokenizer=small_bpe, length=256, samples=60, data=DATA, profile="fair", answer_tokens=16)
     )

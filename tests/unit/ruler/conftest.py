@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from tasks.ruler import RulerTokenizer, load_tokenizer
+from harness.models.tokenizer import Tokenizer, load_tokenizer
 from tests.support import tokenizers as tokenizers_made
 
 
 @cache
-def _made(kind: str) -> RulerTokenizer:
+def _made(kind: str) -> Tokenizer:
     return load_tokenizer(getattr(tokenizers_made, kind)())
 
 
 @pytest.fixture(scope="session")
-def made() -> Callable[[str], RulerTokenizer]:
+def made() -> Callable[[str], Tokenizer]:
     """A tokenizer by its kind: qwen, gpt2, llama, unigram, unigram_plain, crossing."""
     return _made
 
 
 @pytest.fixture(scope="session")
-def bpe4k(shared: Path) -> RulerTokenizer:
+def bpe4k(shared: Path) -> Tokenizer:
     return load_tokenizer(shared / "oracles" / "ruler" / "tokenizer_bpe4k")
 
 
 @pytest.fixture(scope="session")
-def bpe4k_bos(shared: Path) -> RulerTokenizer:
+def bpe4k_bos(shared: Path) -> Tokenizer:
     return load_tokenizer(shared / "oracles" / "ruler" / "tokenizer_bpe4k_bos")

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from harness.data.folder import DataFolder
+from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
-from tasks.ruler import ANSWER_TOKENS, TASKS, RulerSample, RulerTokenizer, check_possible, generate, minimum_length
+from tasks.ruler import ANSWER_TOKENS, TASKS, RulerSample, check_possible, generate, minimum_length
 from tasks.ruler.common_words import CommonWords
 from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Rejected
@@ -29,13 +30,13 @@ from tests.support import ROOT
 
 
 def make(
-    task: str, tokenizer: RulerTokenizer, shared: Path, length: int = 4096, samples: int = 4, **more: Any
+    task: str, tokenizer: Tokenizer, shared: Path, length: int = 4096, samples: int = 4, **more: Any
 ) -> list[RulerSample]:
     return list(generate(task, tokenizer=tokenizer, length=length, samples=samples, data=shared / "data", **more))
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_fair_budget_prefix_and_fill(shared: Path, bpe4k_bos: RulerTokenizer, task: str) -> None:
+def test_fair_budget_prefix_and_fill(shared: Path, bpe4k_bos: Tokenizer, task: str) -> None:
     """Prompt as sent plus answer fits, fills its length, ends in the answer prefix, has one BOS; ids are unique."""
     samples = make(task, bpe4k_bos, shared, samples=12, profile="fair")
     assert [s.row for s in samples] == list(range(12))
@@ -44,9 +45,9 @@ def test_fair_budget_prefix_and_fill(shared: Path, bpe4k_bos: RulerTokenizer, ta
         assert len(ids) == s.validity.prompt_tokens
         assert len(ids) + ANSWER_TOKENS[task] <= 4096
         assert s.validity.ok
-        assert ids[0] == bpe4k_bos.lead[0]
-        assert bpe4k_bos.lead[0] not in ids[1:]
-        prefix = bpe4k_bos.plain(s.answer_prefix)
+        assert ids[0] == bpe4k_bos.prefix_ids[0]
+        assert bpe4k_bos.prefix_ids[0] not in ids[1:]
+        prefix = bpe4k_bos.encode(s.answer_prefix, special=False)
         assert ids[-len(prefix) :] == prefix
         assert bpe4k_bos.fast.decode(prefix, skip_special_tokens=False) == s.answer_prefix
         assert s.prompt == s.input + s.answer_prefix
@@ -55,7 +56,7 @@ def test_fair_budget_prefix_and_fill(shared: Path, bpe4k_bos: RulerTokenizer, ta
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_fair_samples_are_independent(shared: Path, bpe4k: RulerTokenizer, task: str) -> None:
+def test_fair_samples_are_independent(shared: Path, bpe4k: Tokenizer, task: str) -> None:
     """Sample k is the same alone, after others, and after another task ran."""
     together = [s.to_json() for s in make(task, bpe4k, shared, samples=3, profile="fair")]
     make("niah_single_1", bpe4k, shared, length=1024, samples=1)
@@ -64,7 +65,7 @@ def test_fair_samples_are_independent(shared: Path, bpe4k: RulerTokenizer, task:
     assert len(set(together)) == 3
 
 
-def test_fair_depths_are_spread(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_fair_depths_are_spread(shared: Path, bpe4k: Tokenizer) -> None:
     """Upstream: the gold document is always at the same place of equally many. Fair: anywhere."""
     fixed = {(s.validity.document_position, s.validity.documents) for s in make("qa_1", bpe4k, shared, samples=20)}
     assert fixed == {(13, 15), (5, 5)}
@@ -75,7 +76,7 @@ def test_fair_depths_are_spread(shared: Path, bpe4k: RulerTokenizer) -> None:
     assert 0.4 < mean(relative) < 0.7
 
 
-def test_fair_common_words_stand_anywhere(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_fair_common_words_stand_anywhere(shared: Path, bpe4k: Tokenizer) -> None:
     def places(profile: str) -> set[tuple[int, ...]]:
         found = set()
         for s in make("cwe", bpe4k, shared, samples=8, profile=profile):
@@ -88,7 +89,7 @@ def test_fair_common_words_stand_anywhere(shared: Path, bpe4k: RulerTokenizer) -
     assert len(places("fair")) == 8
 
 
-def test_common_words_example(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_common_words_example(shared: Path, bpe4k: Tokenizer) -> None:
     """The task's first sentence stands exactly twice, first with a solved example of ten words that is sent."""
     first = FAMILIES["cwe"]["template"].split("\n")[0]
     for profile in ("nvidia", "fair"):
@@ -99,7 +100,7 @@ def test_common_words_example(shared: Path, bpe4k: RulerTokenizer) -> None:
             assert s.length == bpe4k.count(s.prompt) + 120
 
 
-def test_overshoot_is_reported_and_refused_beyond_the_model(shared: Path, bpe4k_bos: RulerTokenizer) -> None:
+def test_overshoot_is_reported_and_refused_beyond_the_model(shared: Path, bpe4k_bos: Tokenizer) -> None:
     """Upstream does not count the BOS: one too many is recorded, and refused beyond the limit."""
     (sample,) = make("niah_single_2", bpe4k_bos, shared, length=2048, samples=1)
     golden = sample.validity.prompt_tokens + 128
@@ -111,20 +112,20 @@ def test_overshoot_is_reported_and_refused_beyond_the_model(shared: Path, bpe4k_
     assert make("niah_single_2", bpe4k_bos, shared, length=2048, samples=1, max_model_len=golden)
 
 
-def test_frequent_words_keeps_its_instruction(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_frequent_words_keeps_its_instruction(shared: Path, bpe4k: Tokenizer) -> None:
     for profile in ("nvidia", "fair"):
         for s in make("fwe", bpe4k, shared, profile=profile):
             assert s.input.startswith("Read the following coded text")
             assert s.length <= 4096
 
 
-def test_index_is_not_an_id_but_row_is(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_index_is_not_an_id_but_row_is(shared: Path, bpe4k: Tokenizer) -> None:
     samples = make("niah_multikey_3", bpe4k, shared, length=1024, samples=60)
     assert len({s.index for s in samples}) < 60
     assert len({s.row for s in samples}) == 60
 
 
-def test_order_of_tasks_does_not_matter(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_order_of_tasks_does_not_matter(shared: Path, bpe4k: Tokenizer) -> None:
     tasks = ["vt", "cwe", "niah_single_2", "qa_1", "fwe"]
     before = {t: [s.to_json() for s in make(t, bpe4k, shared, samples=2)] for t in tasks}
     random.seed(1)
@@ -133,7 +134,7 @@ def test_order_of_tasks_does_not_matter(shared: Path, bpe4k: RulerTokenizer) -> 
 
 
 @pytest.mark.parametrize("task", ["niah_single_2", "niah_multivalue", "niah_multikey_2", "niah_single_1"])
-def test_needles_occur_once(shared: Path, bpe4k: RulerTokenizer, task: str) -> None:
+def test_needles_occur_once(shared: Path, bpe4k: Tokenizer, task: str) -> None:
     for s in make(task, bpe4k, shared, samples=10):
         for answer in s.outputs:
             assert s.input.count(answer) == 1
@@ -143,7 +144,7 @@ def test_needles_occur_once(shared: Path, bpe4k: RulerTokenizer, task: str) -> N
         assert all(0 < n < s.validity.prompt_tokens for n in s.validity.evidence_tokens)
 
 
-def test_noise_sentences_stand_on_lines_of_their_own(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_noise_sentences_stand_on_lines_of_their_own(shared: Path, bpe4k: Tokenizer) -> None:
     (sample,) = make("niah_single_1", bpe4k, shared, samples=1)
     lines = sample.input.split("\n")[1:-1]
     assert all(line == NOISE or line.startswith("One of the special magic") for line in lines)
@@ -152,7 +153,7 @@ def test_noise_sentences_stand_on_lines_of_their_own(shared: Path, bpe4k: RulerT
     assert all(line == NOISE or line.startswith("VAR ") for line in body.split("\n"))
 
 
-def test_vt_prefix_ends_in_a_space_as_its_example_shows(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_vt_prefix_ends_in_a_space_as_its_example_shows(shared: Path, bpe4k: Tokenizer) -> None:
     """The example writes two spaces before its answer, so " YGE" after the prefix's space is what a model has seen:
     the prompt's ids are a beginning of those of prompt and answer."""
     for s in make("vt", bpe4k, shared, samples=3):
@@ -163,7 +164,7 @@ def test_vt_prefix_ends_in_a_space_as_its_example_shows(shared: Path, bpe4k: Rul
         assert whole[: len(ids)] == ids
 
 
-def test_dropped_prefix(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_dropped_prefix(shared: Path, bpe4k: Tokenizer) -> None:
     (with_it,) = make("qa_1", bpe4k, shared, samples=1)
     (without,) = make("qa_1", bpe4k, shared, samples=1, answer_prefix="drop")
     assert without.prompt == with_it.input
@@ -175,7 +176,7 @@ def test_dropped_prefix(shared: Path, bpe4k: RulerTokenizer) -> None:
     ("task", "length"),
     [("niah_single_2", 600), ("cwe", 512), ("vt", 512), ("niah_multikey_3", 512), ("qa_1", 1024), ("fwe", 180)],
 )
-def test_too_short_names_the_minimum(shared: Path, bpe4k: RulerTokenizer, task: str, length: int) -> None:
+def test_too_short_names_the_minimum(shared: Path, bpe4k: Tokenizer, task: str, length: int) -> None:
     """Upstream loops for ever."""
     for profile in ("nvidia", "fair"):
         with pytest.raises(GatedevalError, match="the length must be at least ") as caught:
@@ -194,7 +195,7 @@ def test_too_short_names_the_minimum(shared: Path, bpe4k: RulerTokenizer, task: 
     check_possible(task, tokenizer=bpe4k, length=minimum + 60, data=shared / "data")
 
 
-def test_hotpotqa_step_below_its_own_documents(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_hotpotqa_step_below_its_own_documents(shared: Path, bpe4k: Tokenizer) -> None:
     with pytest.raises(GatedevalError, match="6 documents wanted, the question of row 0 has 10"):
         make("qa_2", bpe4k, shared, length=4096)
     assert make("qa_2", bpe4k, shared, length=4096, samples=2, profile="fair")
@@ -210,17 +211,17 @@ def test_hotpotqa_step_below_its_own_documents(shared: Path, bpe4k: RulerTokeniz
         ({"answer_prefix": "yes"}, "append or drop"),
     ],
 )
-def test_wrong_options(bpe4k: RulerTokenizer, options: dict[str, Any], message: str) -> None:
+def test_wrong_options(bpe4k: Tokenizer, options: dict[str, Any], message: str) -> None:
     given = {"task": "niah_single_1", "length": 1024, "samples": 1, "tokenizer": bpe4k, **options}
     with pytest.raises(GatedevalError, match=message):
         list(generate(**given))
 
 
-def test_nothing_wanted_nothing_read(bpe4k: RulerTokenizer, tmp_path: Path) -> None:
+def test_nothing_wanted_nothing_read(bpe4k: Tokenizer, tmp_path: Path) -> None:
     assert list(generate("qa_1", tokenizer=bpe4k, length=4096, samples=0, data=tmp_path)) == []
 
 
-def test_missing_files_are_named(bpe4k: RulerTokenizer, tmp_path: Path) -> None:
+def test_missing_files_are_named(bpe4k: Tokenizer, tmp_path: Path) -> None:
     for task, names in {
         "niah_single_2": "PaulGrahamEssays.json",
         "qa_1": "dev-v2.0.json",
@@ -230,7 +231,7 @@ def test_missing_files_are_named(bpe4k: RulerTokenizer, tmp_path: Path) -> None:
             check_possible(task, tokenizer=bpe4k, length=4096, data=tmp_path)
 
 
-def test_odd_data(shared: Path, bpe4k: RulerTokenizer, tmp_path: Path) -> None:
+def test_odd_data(shared: Path, bpe4k: Tokenizer, tmp_path: Path) -> None:
     """Empty essays, SQuAD without answers, essays of other scripts, JSON lines, gzip under a plain name."""
     punkt = DataFolder(shared / "data").find("punkt").path
     empty, plain, lines = tmp_path / "empty.json", tmp_path / "essay.json", tmp_path / "essay.jsonl"
@@ -281,12 +282,12 @@ def test_odd_data(shared: Path, bpe4k: RulerTokenizer, tmp_path: Path) -> None:
         list(generate("qa_1", tokenizer=bpe4k, length=2048, samples=1, data=DataFolder(None, {"squad": squad})))
 
 
-def test_more_samples_than_questions(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_more_samples_than_questions(shared: Path, bpe4k: Tokenizer) -> None:
     with pytest.raises(GatedevalError, match="501 samples wanted, its data has 500 questions"):
         next(generate("qa_2", tokenizer=bpe4k, length=8192, samples=501, data=shared / "data"))
 
 
-def test_more_needles_than_depths(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_more_needles_than_depths(shared: Path, bpe4k: Tokenizer) -> None:
     from tasks.ruler.haystack import load_essay
 
     settings = {**SETTINGS["niah_single_2"], "num_k": 41}
@@ -295,7 +296,7 @@ def test_more_needles_than_depths(shared: Path, bpe4k: RulerTokenizer) -> None:
         niah.draw(2000, 0)
 
 
-def test_large_word_list_is_named_where_it_is_needed(shared: Path, bpe4k: RulerTokenizer, tmp_path: Path) -> None:
+def test_large_word_list_is_named_where_it_is_needed(shared: Path, bpe4k: Tokenizer, tmp_path: Path) -> None:
     """131,072 does without, beyond about 216,000 it is needed. A Git LFS pointer is not the list."""
     assert make("cwe", bpe4k, shared, length=131_072, samples=1)[0].length <= 131_072
     with pytest.raises(GatedevalError, match=r"english_words\.json"):
@@ -319,7 +320,7 @@ def test_large_word_list_is_named_where_it_is_needed(shared: Path, bpe4k: RulerT
     assert sample.length == bpe4k.count(sample.prompt) + 120
 
 
-def test_a_million_tokens(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_a_million_tokens(shared: Path, bpe4k: Tokenizer) -> None:
     """No ceiling: the essays start again at their end, as upstream's do."""
     (sample,) = make("niah_single_2", bpe4k, shared, length=1_048_576, samples=1)
     assert 0.99 * 1_048_576 < sample.length <= 1_048_576
@@ -383,9 +384,7 @@ def test_import_is_light() -> None:
 
 
 @pytest.mark.parametrize("profile", ["nvidia", "fair"])
-def test_a_smaller_answer_budget_leaves_more_for_the_prompt(
-    shared: Path, bpe4k_bos: RulerTokenizer, profile: str
-) -> None:
+def test_a_smaller_answer_budget_leaves_more_for_the_prompt(shared: Path, bpe4k_bos: Tokenizer, profile: str) -> None:
     for s in make("niah_single_1", bpe4k_bos, shared, length=512, samples=5, profile=profile, answer_tokens=16):
         tokens = len(bpe4k_bos.encode(s.prompt))
         assert (s.validity.answer_tokens, s.validity.length, s.validity.prompt_tokens) == (16, 512, tokens)
@@ -414,7 +413,7 @@ BEFORE = {  # sha256 of 40 fair samples, from the version that knew no essay of 
 
 @pytest.mark.parametrize(("task", "length"), BEFORE)
 def test_shorter_haystacks_change_no_sample_that_was_possible_before(
-    shared: Path, bpe4k: RulerTokenizer, task: str, length: int
+    shared: Path, bpe4k: Tokenizer, task: str, length: int
 ) -> None:
     made = make(task, bpe4k, shared, length=length, samples=40, profile="fair")
     digest = hashlib.sha256("".join(s.to_json() for s in made).encode()).hexdigest()

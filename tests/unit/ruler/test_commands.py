@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
-from tasks.ruler import TASKS, RulerTokenizer, generate
+from tasks.ruler import TASKS, generate
 from tasks.ruler.commands import main
 from tests.support import ROOT
 
@@ -90,7 +91,7 @@ def lm_eval_tasks(shared: Path) -> dict[str, Any]:
     return {name: manager.load([name])["tasks"][name] for name in [f"gatedeval_ruler_{t}" for t in TASKS]}
 
 
-def test_lm_eval_sends_our_prompts(shared: Path, bpe4k: RulerTokenizer, lm_eval_tasks: dict[str, Any]) -> None:
+def test_lm_eval_sends_our_prompts(shared: Path, bpe4k: Tokenizer, lm_eval_tasks: dict[str, Any]) -> None:
     """The request of every task is our prompt, the answer prefix with its spaces included; nothing global leaks in."""
     from tasks.ruler import ANSWER_TOKENS
 

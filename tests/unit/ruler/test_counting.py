@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer as Fast
+from tokenizers import models, pre_tokenizers, processors
 
-from tasks.ruler import TASKS, RulerTokenizer, generate, load_tokenizer
+from harness.models.tokenizer import Tokenizer
+from tasks.ruler import TASKS, generate, load_tokenizer
 from tasks.ruler.counting import Counter
 from tasks.ruler.rules import PROBES, single_digits, splits_runs
 
@@ -18,7 +20,7 @@ _WORDS = [
     *("The", "co-op.", "12,", "3.5%", "(a)", "'tis", "“Été”", "Ünïcode", "x_y", "-", "…", "中文", "é", "..."),
     *("a1b2", "\u00a0nb", "\ttab", "e\u0301"),
 ]
-Made = Callable[[str], RulerTokenizer]
+Made = Callable[[str], Tokenizer]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,12 +100,12 @@ def test_tokens_that_cross_words_mean_whole_encodes(shared: Path, made: Made) ->
     assert sample.validity.counted == "whole"
 
 
-def test_a_miscount_is_found_and_everything_done_again(shared: Path, bpe4k: RulerTokenizer) -> None:
+def test_a_miscount_is_found_and_everything_done_again(shared: Path, bpe4k: Tokenizer) -> None:
     """A tokenizer whose rule was taken for proven, wrongly: the first sample's check finds it, the bytes stay right."""
-    wrong = load_tokenizer(Tokenizer.from_str(_crossing_json()))
+    wrong = load_tokenizer(Fast.from_str(_crossing_json()))
     wrong.facts.update(rule=None)
 
-    def lines(tokenizer: RulerTokenizer, counting: str) -> list[str]:
+    def lines(tokenizer: Tokenizer, counting: str) -> list[str]:
         samples = generate(
             "niah_single_1",
             tokenizer=tokenizer,
@@ -123,7 +125,7 @@ def _crossing_json() -> str:
     return tokenizers_made.crossing().to_str()
 
 
-def test_offsets_are_those_of_the_ids_as_sent(shared: Path, bpe4k_bos: RulerTokenizer) -> None:
+def test_offsets_are_those_of_the_ids_as_sent(shared: Path, bpe4k_bos: Tokenizer) -> None:
     """The evidence's token offset, counted in pieces, points at the token that starts the needle."""
     for task in ("niah_single_2", "niah_multikey_2", "niah_multivalue", "vt", "qa_1", "qa_2"):
         samples = generate(task, tokenizer=bpe4k_bos, length=8192, samples=2, data=shared / "data")
@@ -147,12 +149,12 @@ def test_a_tokenizer_without_fast_implementation(shared: Path) -> None:
     assert sample.length == len(sample.prompt) + 128 <= 4096
     assert sample.validity.counted == "whole"
     assert sample.prompt[sample.validity.evidence_tokens[0] :].startswith("One of the special magic numbers")
-    assert tokenizer.lead == ()
+    assert tokenizer.prefix_ids == ()
 
 
-def test_bos_once_and_eos_never(bpe4k: RulerTokenizer, bpe4k_bos: RulerTokenizer) -> None:
+def test_bos_once_and_eos_never(bpe4k: Tokenizer, bpe4k_bos: Tokenizer) -> None:
     bos = bpe4k_bos.fast.token_to_id("<|bos|>")
-    assert bpe4k.lead == ()
+    assert bpe4k.prefix_ids == ()
     assert bpe4k_bos.encode("Hello") == [bos, *bpe4k.encode("Hello")]
     assert bpe4k_bos.encode("<|bos|>Hello") == [bos, *bpe4k.encode("Hello")], (
         "a text that brings its own gets no second"
@@ -160,12 +162,12 @@ def test_bos_once_and_eos_never(bpe4k: RulerTokenizer, bpe4k_bos: RulerTokenizer
     from tests.support import tokenizers as tokenizers_made
 
     eos = load_tokenizer(tokenizers_made.unigram(eos=True))
-    assert eos.dropped_eos
+    assert eos.suffix_ids
     assert eos.fast.token_to_id("</s>") not in eos.encode("Hello there")
 
 
 def test_padding_and_truncation_of_a_tokenizer_file_are_ignored() -> None:
-    made = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    made = Fast(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     made.enable_truncation(4)
