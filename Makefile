@@ -9,22 +9,28 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-train test test-slow check lint types format oracles smoke-128k bench bench-ruler clean
+.PHONY: help install install-latest constraints demo demo-train test test-slow check lint types format oracles smoke-128k bench bench-ruler clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## make .venv with everything; does nothing when it is there and up to date
+install: $(STAMP) ## make .venv with everything, in the versions of constraints.txt; does nothing when it is up to date
 
 # Nothing is reinstalled unless what is asked for has changed.
-$(STAMP): pyproject.toml scripts/install.sh
+$(STAMP): pyproject.toml setup.py constraints.txt scripts/install.sh
 	@PYTHON="$(PYTHON)" bash scripts/install.sh $(VENV)
 	@touch $@
 
+install-latest: ## the same with the newest versions that pyproject.toml allows
+	@PYTHON="$(PYTHON)" LATEST=1 bash scripts/install.sh $(VENV)
+	@touch $(STAMP)
+
+constraints: ## write constraints.txt from .venv; only after `make check` has passed there
+	@$(BIN)/python scripts/constraints.py
+	@touch $(STAMP)
+
 demo: $(STAMP) ## three small trained models over RULER at 256 to 8192 tokens: table, figure, HTML page, in about three minutes
-	@$(BIN)/gatedeval run configs/demo.yaml
-	@$(BIN)/gatedeval figures results/demo --format svg --baseline baseline --candidate elementwise
-	@$(BIN)/gatedeval report results/demo --baseline baseline --candidate elementwise
+	@$(BIN)/gatedeval demo
 
 demo-train: $(STAMP) ## make the demo's models again, from nothing (half an hour on two cores; goes on where it was stopped)
 	@$(BIN)/python -m tasks.demo train
@@ -38,8 +44,9 @@ test-slow: $(STAMP) ## the checks of many minutes (real models)
 
 check: lint types test ## lint + types + tests
 
-lint: $(STAMP) ## ruff
+lint: $(STAMP) ## ruff, and the layers of packages (import-linter)
 	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-logo
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
@@ -62,4 +69,4 @@ bench-ruler: $(STAMP) ## speed of RULER's generator, against the peers that are 
 	@$(BIN)/python bench/ruler.py $(ARGS)
 
 clean: ## remove the environment and what was built; results stay
-	rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) .cache build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

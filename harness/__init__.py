@@ -1,8 +1,7 @@
 """gatedeval: long-context evaluation of language models, baseline against gated attention.
 
-Rooms, from the ground up (a room imports only from rooms below it); see docs/architecture.md:
-types < data < config < context < checkpoints < gated < engine < lm < store < benchmarks < plan < runner <
-stats < tables < export < cli.
+A package imports only from packages below it. The order is in pyproject.toml (`[tool.importlinter]`), and
+docs/architecture.md says what each one is for.
 """
 
 __version__ = "0.1.0"

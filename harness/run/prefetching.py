@@ -19,6 +19,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, Any
 
 from harness.engine.requests import SampleRequest
@@ -29,6 +30,7 @@ from harness.types import Cell
 AHEAD = 4_000_000
 """Prompt tokens that wait in the parent at most, 4 bytes each; the child holds one window of `ordering` besides."""
 _START = "import sys; sys.path[:] = {path!r}; from harness.run.prefetching import child; child()"
+_ROOT = str(Path(__file__).resolve().parents[2])  # the child must find this `harness`, whatever else is on the path
 _LENGTH = struct.Struct("<Q")
 
 
@@ -137,7 +139,7 @@ class Feed:
                 self.close()
 
     def _start(self) -> None:
-        command = [sys.executable, "-c", _START.format(path=sys.path)]
+        command = [sys.executable, "-c", _START.format(path=[_ROOT, *sys.path])]
         env = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", **os.environ}  # the cores are the engine's
         # A terminal's Ctrl-C reaches it too, from its first moment on: it is ours to stop.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

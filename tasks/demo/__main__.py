@@ -16,6 +16,7 @@ from tasks.demo import MODELS
 from tasks.demo.recipe import ARMS, SHIPPED, STAGES
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_PATH = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 @click.group(help=__doc__)
@@ -44,8 +45,9 @@ def train(out: Path, seed: int, workers: int, arms: tuple[str, ...]) -> None:
         while waiting or running:
             while waiting and len(running) < max(1, workers):
                 arm = waiting.pop(0)
-                command = [sys.executable, "-m", "tasks.demo", "one", arm, str(out / arm), str(seed)]
-                running[arm] = subprocess.Popen(command)
+                # -P and the path: the child must find this `tasks`, whatever lies in the working directory.
+                command = [sys.executable, "-P", "-m", "tasks.demo", "one", arm, str(out / arm), str(seed)]
+                running[arm] = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(_PATH)})
             time.sleep(1)
             for arm, process in list(running.items()):
                 bars[arm].update(_seen(out / arm) - bars[arm].n)

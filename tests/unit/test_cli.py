@@ -45,3 +45,23 @@ assert not heavy, heavy
 def test_pure_rooms_import_neither_torch_nor_vllm(module: str) -> None:
     code = f"import sys, harness.{module}; assert not {{'torch', 'vllm', 'transformers'}} & set(sys.modules)"
     assert python("-c", code).returncode == 0
+
+
+def test_the_choices_are_what_the_exporter_knows() -> None:
+    from harness import export
+    from harness.commands import options
+
+    assert tuple(options.FORMATS.choices) == export.FORMATS
+    assert tuple(options.STYLES.choices) == export.STYLES
+
+
+def test_the_command_modules_import_nothing_heavy() -> None:
+    code = """
+import sys
+from harness.commands.main import cli
+heavy = {"torch", "vllm", "transformers", "lm_eval", "pandas", "numpy", "pydantic", "harness.config"} & set(sys.modules)
+assert not heavy, heavy
+assert all(command.get_short_help_str(90) for command in cli.commands.values())
+"""
+    result = python("-c", code)
+    assert result.returncode == 0, result.stderr

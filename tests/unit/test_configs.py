@@ -154,3 +154,11 @@ def test_the_torch_pin_is_the_one_in_the_installation_guide() -> None:
     pin = re.search(r'"torch==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
     assert pin is not None
     assert f"torch=={pin.group(1)}\n" in (ROOT / "docs/install.md").read_text()
+
+
+def test_the_versions_that_make_installs_are_exact_and_name_no_machine() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][\w.!]*", line) for line in lines[1:])
+    pinned = dict(line.split("==") for line in lines[1:])
+    for name, pin in re.findall(r'"([\w.-]+)==([\d.]+)"', (ROOT / "pyproject.toml").read_text()):
+        assert pinned[name] == pin

@@ -1,0 +1,49 @@
+"""The commands about checkpoints: say what one is, write a gated twin of one, write tiny ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness.commands.options import PATH
+
+
+@click.command()
+@click.argument("model")
+@click.option("--subfolder", help="Folder within the directory or hub repository.")
+@click.option("--revision", help="Revision of the hub repository.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def check(model: str, subfolder: str | None, revision: str | None, as_json: bool) -> None:
+    """Say what the checkpoint MODEL (a directory or hub id) is, or what is wrong with it."""
+    from harness.config import Model
+    from harness.run.plan_text import describe
+
+    print(describe(Model(label=model, path=model, subfolder=subfolder, revision=revision), as_json=as_json))
+
+
+@click.command()
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
+@click.option("--gate", type=click.Choice(["none", "headwise", "elementwise"]), required=True)
+def twin(source: Path, target: Path, gate: Any) -> None:
+    """Write TARGET, a gated twin of SOURCE that computes exactly the same function.
+
+    Gate weights are zero, so that every gate is 0.5, and the output projection is doubled. Evaluating both shows what
+    the harness itself adds to a comparison: it must be nothing.
+    """
+    from harness.models.twin import make_twin
+
+    make_twin(source, target, gate)
+    print(target)
+
+
+@click.command("make-tiny")
+@click.argument("root", type=PATH)
+def make_tiny(root: Path) -> None:
+    """Write ROOT/{baseline,headwise,elementwise}: tiny models with random weights, for smoke tests."""
+    from harness.models.tiny import make_tiny as make
+
+    for path in make(root):
+        print(path)

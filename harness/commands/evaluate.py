@@ -1,0 +1,180 @@
+"""The commands that evaluate models: run, plan, sweep."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from harness.commands.options import (
+    FORMATS,
+    PATH,
+    config_options,
+    data_option,
+    overrides_option,
+    quiet_option,
+    stdout_is_data,
+    values,
+)
+
+if TYPE_CHECKING:
+    from harness.config import Config
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+"""The configs that come with the project."""
+
+
+@click.command()
+@config_options
+@click.option("--output", "-o", type=PATH, help="Run directory (default: RESULTS/NAME from the config).")
+@click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True, help="Format of the final table.")
+@quiet_option
+def run(
+    config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool
+) -> None:
+    """Run CONFIG and print the table. The same command goes on where an earlier one stopped.
+
+    CONFIG is a YAML file. Where there is no such file, configs/NAME.yaml means the packaged config NAME.
+    """
+    with stdout_is_data() as out:
+        loaded = _load(config, overrides, data)
+        state = print_run(loaded, output or loaded.results / loaded.name, quiet, out, fmt)
+    if state != "complete":
+        sys.exit(1)
+
+
+@click.command()
+@config_options
+def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
+    """Show CONFIG's cells, samples, prompt tokens and refusals, without loading a model."""
+    from harness.run.plan import build
+    from harness.run.plan_text import render
+
+    built = build(_load(config, overrides, data))
+    print(render(built))
+    built.check()
+
+
+# fmt: off
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@click.option("--rope-theta", metavar="B,B,...", help="RoPE bases, e.g. 1e4,5e4,1e6. Default: the checkpoint's own.")
+@click.option("--yarn-factor", metavar="F,F,...", default="1", show_default=True,
+              help="YaRN factors, each with each base; 1 is the base alone.")
+@click.option("--original", type=click.IntRange(min=1), metavar="N",
+              help="Tokens that the model was trained on, which YaRN stretches (needed with a factor above 1).")
+@click.option("--lengths", metavar="L,L,...", required=True,
+              help="Tokens of prompt and answer, e.g. 4096,8192 or 4K,8K: a heat map each.")
+@click.option("--task", "tasks", multiple=True, default=["niah_single_1"], show_default=True,
+              help="RULER task; again for more (fields are then their mean), or all.")
+@click.option("--samples", type=click.IntRange(min=1), default=20, show_default=True,
+              help="Samples per field, task and length.")
+@click.option("--native/--no-native", default=True, show_default=True,
+              help="Also evaluate the checkpoint's own setting.")
+@click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
+              show_default=True, help="Of weights and arithmetic.")
+@click.option("--seed", default=42, show_default=True, help="RULER's seed.")
+@overrides_option
+@data_option
+@click.option("--output", "-o", type=PATH, help="Run directory (default: results/sweep-LABELS).")
+@quiet_option
+def sweep(
+    models: tuple[str, ...], rope_theta: str | None, yarn_factor: str, original: int | None, lengths: str,
+    tasks: tuple[str, ...], samples: int, native: bool, dtype: str, seed: int, overrides: tuple[str, ...],
+    data: Path | None, output: Path | None, quiet: bool,
+) -> None:
+    # fmt: on
+    """Score of each MODEL over RoPE base x YaRN factor, as heat maps.
+
+    MODEL is a directory or hub id, or LABEL=MODEL. One engine is started per model, whatever the number of settings:
+    each only replaces the rotary tables in it. The result is a run like any other: the same command goes on where an
+    earlier one stopped, more values only add what is new, and `gatedeval table`, `report` and `compare` read it.
+    The maps are printed, and drawn in RUN/sweep.svg.
+
+    \b
+      gatedeval sweep MODEL --rope-theta 1e4,1e5,1e6 --lengths 4K,8K,16K
+          a longer context by the base alone: 3 settings, 3 maps of one column
+      gatedeval sweep MODEL --rope-theta 1e4,1e6 --yarn-factor 1,2,4,8 --original 4096 --lengths 4K,32K
+          8 settings; YaRN x 4 reaches 16K, so its fields at 32K are a dash, not a zero
+      gatedeval sweep base=A gated=B --yarn-factor 1,4 --original 32768 --lengths 32K,128K --task vt --task cwe
+          two models, the mean of two tasks, on each checkpoint's own base
+    """
+    from harness.run import sweep as sweeping
+
+    with stdout_is_data() as out:
+        config = sweeping.build(
+            models,
+            bases=sweeping.parse_list(rope_theta, "--rope-theta", sweeping.a_base) if rope_theta else [None],
+            factors=sweeping.parse_list(yarn_factor, "--yarn-factor", sweeping.a_factor),
+            lengths=sweeping.parse_list(lengths, "--lengths", sweeping.a_length),
+            tasks=tasks,
+            samples=samples,
+            original=original,
+            native=native,
+            dtype=dtype,
+            seed=seed,
+            overrides=values(overrides, data),
+        )
+        path = output or config.results / config.name
+        state = evaluate(config, path, quiet)
+        from harness.report.sweepmap import save
+        from harness.store import Store
+        from harness.tables.sweep import render
+
+        finished = Store.read(path)
+        print(render(finished), end="", file=out)
+        print(save(finished), file=sys.stderr)
+    if state != "complete":
+        sys.exit(1)
+
+
+def _load(path: Path, overrides: tuple[str, ...], data: Path | None) -> Config:
+    """The config at `path`; where there is none, the packaged one of that name (`configs/NAME.yaml`)."""
+    from harness.config import load
+
+    packaged = CONFIGS / path.name
+    if not path.exists() and str(path.parent) == CONFIGS.name and packaged.is_file():
+        path = packaged
+    return load(path, values(overrides, data))
+
+
+def packaged_config(name: str) -> Config:
+    """The config NAME that comes with the project."""
+    from harness.config import load
+
+    return load(CONFIGS / f"{name}.yaml")
+
+
+def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "md") -> str:
+    """Run `config` into the directory `path`, print its table to `out`, and return the run's state."""
+    from harness.export import export_run
+
+    state = evaluate(config, path, quiet)
+    print(export_run(path, style="table5", fmt=fmt, allow_partial=True), end="", file=out)
+    return state
+
+
+def evaluate(config: Config, path: Path, quiet: bool) -> str:
+    """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state."""
+    from harness.run.plan import build
+    from harness.run.progress import Progress
+    from harness.run.runner import run as run_plan
+    from harness.run.signals import Stopped, stopping
+    from harness.store import last_words
+
+    again = shlex.join(["gatedeval", *sys.argv[1:]])
+    try:
+        with stopping(lambda signal: last_words(path, signal, again)):
+            plan = build(config)
+            plan.check()
+            state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+    except Stopped as stopped:
+        print(last_words(path, stopped.name, again), file=sys.stderr)
+        sys.exit(stopped.code)
+    note = f"{tally.asked} samples answered, {tally.reused} found finished"
+    note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
+    print(f"{path}: {state}; {note}", file=sys.stderr)
+    return state

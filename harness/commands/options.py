@@ -1,0 +1,52 @@
+"""What the commands share: types of arguments, and the pair of options that every command with a config has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+PATH = click.Path(path_type=Path)
+FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])  # harness.export.FORMATS; importing it takes a second
+STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])  # harness.export.STYLES
+
+overrides_option = click.option(
+    "--set", "-s", "overrides", metavar="KEY=VALUE", multiple=True,
+    help="Override a config value, e.g. -s benchmarks.0.samples=20 -s engine.enforce_eager=true.",
+)  # fmt: skip
+data_option = click.option(
+    "--data", type=PATH, help="Folder with benchmark data (default: GATEDEVAL_DATA, else the hub)."
+)
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """CONFIG, --set and --data."""
+    for option in (overrides_option, data_option, click.argument("config", type=PATH)):
+        command = option(command)
+    return command
+
+
+def values(overrides: tuple[str, ...], data: Path | None) -> list[Any]:
+    """--set and --data as `harness.config.load` takes them. The path goes as a pair: it must not be read as YAML."""
+    return [*overrides, *([("data", str(data))] if data is not None else [])]
+
+
+@contextlib.contextmanager
+def stdout_is_data() -> Iterator[TextIO]:
+    """Yield the real stdout, and send to stderr whatever else writes to file descriptor 1, engine workers included."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(kept, "w", encoding="utf-8", closefd=False) as out:
+            yield out
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
