@@ -217,7 +217,7 @@ def sweep(
         )
         path = output or config.results / config.name
         state = _work_off(config, path, quiet)
-        from harness.report.sweepmap import save
+        from harness.figures.sweep import save
         from harness.store import Store
         from harness.tables.sweep import render
 
