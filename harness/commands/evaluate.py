@@ -120,7 +120,7 @@ def sweep(
         )
         path = output or config.results / config.name
         state = evaluate(config, path, quiet)
-        from harness.report.sweepmap import save
+        from harness.figures.sweep import save
         from harness.store import Store
         from harness.tables.sweep import render
 
