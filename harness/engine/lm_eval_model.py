@@ -1,12 +1,7 @@
-"""lm-eval's `LM` interface over the engine: used by the runner, and by plain `lm_eval --model gatedeval`.
-
-Its batch calls are thin loops over `stream`, which hands each answer on as it finishes.
-"""
+"""lm-eval's `LM` interface over the engine, for lm-eval's own command line: `lm_eval --model gatedeval`."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +13,6 @@ from tqdm import tqdm
 
 from harness.config import ContextSetting, Model, Yarn
 from harness.config import Engine as EngineOptions
-from harness.data.folder import DataFolder
 from harness.engine.encoding import Encoder, generation_request
 from harness.engine.engine import Engine
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Choice, Completion, SampleRequest
@@ -31,11 +25,11 @@ class GatedevalLM(TemplateLM):
     """lm-eval model backed by one gatedeval engine.
 
     `lm_eval --model gatedeval --model_args path=DIR,max_length=4096,rope_theta=1e6,yarn_factor=4,...`: `path` is a
-    directory or hub id, `subfolder`, `revision`, `tokenizer` as in a config; `max_length`, `rope_theta`, `yarn_factor`
-    with `original_max_position_embeddings` make the context setting; further keys are engine options.
+    directory or hub id; `subfolder`, `revision`, `tokenizer` as in a config; `max_length` (tokens), `rope_theta`, and
+    `yarn_factor` with `original_max_position_embeddings` are the context setting; further keys are engine options.
 
     Raises:
-        GatedevalError: an unknown argument, a checkpoint that is refused, a prompt that does not fit.
+        GatedevalError: an argument is unknown, the checkpoint is refused, or a prompt does not fit.
     """
 
     backend = "causal"
@@ -77,16 +71,16 @@ class GatedevalLM(TemplateLM):
         self.tokenizer = self.tok.hf
         self.batch_size = 1
 
-    # --- what lm-eval asks about the model -----------------------------------------------------------------------
+    # --- properties that lm-eval reads --------------------------------------------------------------------------------
 
     @property
     def max_length(self) -> int:
-        """Longest prompt plus answer of the present context setting, in tokens."""
+        """Longest prompt plus answer under the context setting in force, in tokens."""
         return self.engine.max_length
 
     @property
     def max_gen_toks(self) -> int:
-        """Answer tokens where a task names no limit."""
+        """Limit on answer tokens for a task that names none."""
         return DEFAULT_ANSWER_TOKENS
 
     @property
@@ -96,20 +90,20 @@ class GatedevalLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What an empty context is conditioned on: BOS where there is one, else end-of-text."""
+        """The context of a text without a context: BOS if the tokenizer has one, else end-of-text."""
         return self.tok.start_id
 
     @property
     def tokenizer_name(self) -> str:
-        """Names the tokenizer in lm-eval's request cache."""
+        """The tokenizer's name in lm-eval's request cache."""
         return str(self.engine.tokenizer_dir).replace("/", "__")
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Render a conversation; one that already begins the assistant's turn is continued, never closed."""
+        """Render a conversation as text. If its last turn is the assistant's, the turn is left open and continued."""
         return self.tok.render(chat_history, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Token ids as the model is sent them (see `harness.models.tokenizer`)."""
+        """Token ids as they are sent to the model (see `harness.models.tokenizer`)."""
         return self.tok.encode(string, special=add_special_tokens is not False)
 
     # --- streaming -----------------------------------------------------------------------------------------------
@@ -134,7 +128,7 @@ class GatedevalLM(TemplateLM):
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Log-likelihood of each continuation; a document's requests are asked together, so they share its context."""
+        """Log-likelihood of each continuation. A document's requests form one question, so they share its context."""
         groups = _by_document(requests)
         samples = (
             SampleRequest(id=str(number), label=str(number), options=tuple(requests[i].args for i in group))
@@ -153,8 +147,8 @@ class GatedevalLM(TemplateLM):
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of whole texts, in windows of the context's length, each token scored once."""
-        total = []
+        """Log-likelihood (nats) of each whole text, in windows of `max_length` tokens; each token is scored once."""
+        totals = []
         for request in tqdm(requests, disable=disable_tqdm, desc="score"):
             windows = get_rolling_token_windows(
                 token_list=self.tok.encode(request.args[0], special=False),
@@ -163,12 +157,12 @@ class GatedevalLM(TemplateLM):
                 context_len=1,
             )
             pairs = [(None, *make_disjoint_window(window)) for window in windows]
-            total.append(sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs)))
-        return total
+            totals.append(sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs)))
+        return totals
 
 
 def _by_document(requests: Sequence[Any]) -> list[list[int]]:
-    """Positions of requests, those of one (task, document) together, in order of first appearance."""
+    """Indices of requests, grouped by (task, document), in the order in which the groups first appear."""
     groups: dict[Hashable, list[int]] = {}
     for number, request in enumerate(requests):
         key = (request.task_name, request.doc_id) if request.doc_id is not None else ("", number)
@@ -199,25 +193,3 @@ def _options(given: Mapping[str, Any]) -> EngineOptions:
     if unknown := sorted(set(given) - set(known)):
         raise GatedevalError(f"--model_args: unknown {', '.join(unknown)}; engine options are {', '.join(known)}")
     return EngineOptions(**given)
-
-
-def lm_eval_main() -> None:
-    """lm-eval's own command line, with `--model gatedeval` known (importing this module registers it).
-
-    With GATEDEVAL_DATA set, MMLU and GSM8k are read from that folder instead of the hub.
-    """
-    from lm_eval.__main__ import cli_evaluate
-
-    try:
-        if os.environ.get("GATEDEVAL_DATA"):
-            from harness.benchmarks.lm_tasks import serve_local_data
-
-            serve_local_data(DataFolder())
-        cli_evaluate()
-    except GatedevalError as error:
-        print(f"gatedeval: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    lm_eval_main()

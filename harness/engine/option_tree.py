@@ -1,7 +1,10 @@
-"""Comparing continuations by log-likelihood: the options of a question as a tree of tokens.
+"""The options of a question as a tree of tokens, to compare their log-likelihoods with few requests.
 
-One request per inner node asks the engine for the next-token log-probabilities of exactly the children. Single-token
-options over a shared context are thus one request; longer ones share what they begin with.
+One request per inner node asks the engine for the next-token log-probabilities of exactly its children. Single-token
+options over one context are thus one request; longer options share the requests for their common beginning.
+
+Example: the options " A B" and " A C" over one context are two requests: the context asks for " A", and the context
+followed by " A" asks for " B" and " C".
 """
 
 from __future__ import annotations
@@ -12,13 +15,17 @@ from typing import Any
 
 from harness.engine.requests import Choice, EngineError, Question
 
-_WIDTH = 16  # see padded
-_MOST = 128  # vLLM's limit on logprob_token_ids of one request
+_WIDTH = 16  # see `padded`
+_MAX_CHILDREN = 128  # vLLM's limit on logprob_token_ids of one request
 
 
 @dataclass
 class Node:
-    """A prefix of one or more options: the token ids so far, and the next tokens that options go on with."""
+    """A prefix of one or more options.
+
+    `ids`: the context and the option's tokens so far. `children`: the next tokens of the options with this prefix.
+    Filled by the answer: `logprobs` of the children (nats) and `greedy`, the likeliest next token.
+    """
 
     key: Hashable
     ids: tuple[int, ...]
@@ -28,44 +35,51 @@ class Node:
 
 
 class Tree:
-    """The options of one question as a tree of prefixes."""
+    """The options of one question as a tree of prefixes.
+
+    `paths`: per option, the nodes whose log-probabilities it sums. `unanswered`: number of nodes without an answer.
+    """
 
     def __init__(self, question: Question) -> None:
         self.question = question
         self.nodes: list[Node] = []
         self.paths: list[list[Node]] = []
         where: dict[tuple[tuple[int, ...], int], Node] = {}  # (prefix, next token) -> the node that asks for it
-        latest: dict[tuple[int, ...], Node] = {}
+        latest: dict[tuple[int, ...], Node] = {}  # prefix -> its newest node; a full node gets a successor
         for ctx, continuation in question.options:
             path = []
             for depth, token in enumerate(continuation):
                 ids = ctx + continuation[:depth]
                 if (ids, token) not in where:
-                    if ids not in latest or len(latest[ids].children) == _MOST:
+                    if ids not in latest or len(latest[ids].children) == _MAX_CHILDREN:
                         latest[ids] = Node(question.key, ids)
                         self.nodes.append(latest[ids])
                     latest[ids].children.add(token)
                     where[ids, token] = latest[ids]
                 path.append(where[ids, token])
             self.paths.append(path)
-        self.waiting = len(self.nodes)
+        self.unanswered = len(self.nodes)
         self.seconds = 0.0
         self.cached = 0
 
     def take(self, node: Node, output: Any, seconds: float) -> None:
-        """Record one node's log-probabilities. Raises EngineError when one that was asked for did not come."""
+        """Record one node's log-probabilities from vLLM's RequestOutput.
+
+        Raises:
+            EngineError: the log-probability of a child is missing or is no number.
+        """
         answer = output.outputs[0]
         row = answer.logprobs[0]
         node.greedy = answer.token_ids[0]
         node.logprobs = {token: row[token].logprob for token in node.children if token in row}
         if len(node.logprobs) < len(node.children) or any(not -1e9 < v <= 1e-3 for v in node.logprobs.values()):
             raise EngineError(f"{node.key}: the engine returned no usable log-probability for every option")
-        self.waiting -= 1
+        self.unanswered -= 1
         self.seconds = max(self.seconds, seconds)
         self.cached += output.num_cached_tokens or 0
 
     def choice(self) -> Choice:
-        """Sum each option's path."""
+        """The answer to the question: each option's log-likelihood is the sum over its path."""
         sums, greedy = [], []
         for path, (_, continuation) in zip(self.paths, self.question.options, strict=True):
             sums.append(sum(node.logprobs[token] for node, token in zip(path, continuation, strict=True)))
@@ -75,10 +89,10 @@ class Tree:
 
 
 def padded(ids: list[int]) -> list[int]:
-    """`ids` repeated to a common width.
+    """`ids` repeated up to a common width, so that the lists of a batch have equal lengths.
 
-    vLLM pads the shorter lists of a batch with token 0 at -inf, which would hide the real token 0 of such a list: with
-    equal widths there is nothing to pad. Lists beyond the width are rounded up; `take` refuses an -inf all the same.
+    vLLM pads the shorter lists of a batch with token 0 at -inf, which would replace the log-probability of the real
+    token 0. Widths are 16, 32, 64, ...; for lists of different widths in one batch, `take` refuses the -inf.
     """
     width = _WIDTH
     while width < len(ids):

@@ -1,6 +1,15 @@
-"""The gated-attention implementation for vLLM: layout (pure), attention, model, plugin entry point, worker extension.
+"""Gated attention in vLLM, as a plugin: attention layers, model class, plugin entry points, worker extension, watchdog.
 
-Gated Attention for Large Language Models (arXiv 2505.06708), position G1: after scaled dot-product attention and before
-the output projection, every query head's output is multiplied by sigmoid(X W_gate), X being the pre-normed hidden
-state.
+Gated Attention for Large Language Models (arXiv 2505.06708), position G1. With X the pre-normed hidden states of a
+layer, and Q, K, V, G computed from X by one projection:
+
+    O = softmax(Q K^T / sqrt(D)) V        per query head
+    Y = concat(O * sigmoid(G)) W_o        G = X W_gate: one value per head (headwise) or D values (elementwise)
+
+From q_proj in the checkpoint to the attention output, in reading order:
+
+1. `harness.models.layout`: which rows of q_proj are queries and which are gates, for every tensor-parallel rank.
+2. `gated.attention`: `QKVGParallelLinear` loads these rows; `GatedAttention` computes the equation above.
+3. `gated.model`: the decoder layer and the model class around it, and a loader that misses no tensor.
+4. `gated.plugin`: registers the model class in vLLM and points gated checkpoints at it.
 """

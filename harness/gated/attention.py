@@ -1,6 +1,9 @@
-"""Gated attention as vLLM layers: one fused query-key-value-gate projection, and the attention block around it.
+"""Gated attention as vLLM layers: one fused projection for query, key, value and gate, and the attention around it.
 
-Shapes: T tokens, H query heads and K KV heads on this tensor-parallel rank, D head_dim, G gate values a head.
+    Y = concat_heads(softmax(Q K^T / sqrt(D)) V * sigmoid(G)) W_o        [Q | K | V | G] = X W
+
+Shapes: T tokens, E hidden size, H query heads and K KV heads on this tensor-parallel rank, D head_dim, G gate values
+per head (0 none, 1 headwise, D elementwise).
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ from harness.models.layout import Layout
 
 
 class QKVGParallelLinear(QKVParallelLinear):
-    """Query, key, value and gate in one column-parallel projection; per rank the output is [q | k | v | gate].
+    """One column-parallel projection for query, key, value and gate: (T, E) -> (T, H·D + 2·K·D + H·G) = [q|k|v|gate].
 
-    The checkpoint's packed q_proj (see `layout`) is taken apart head by head before sharding, so that tensor
-    parallelism is right for any rank count that divides the query heads, also beyond the number of KV heads (which are
-    then replicated). Only unquantised weights: the packing of a quantised q_proj is not defined by any release.
+    The checkpoint's packed q_proj (see `harness.models.layout`) is split into query and gate rows, head by head, before
+    it is sharded. Tensor parallelism thus works for any number of ranks that divides the query heads. With more ranks
+    than KV heads, KV heads are replicated. Weights must be unquantised: no release defines a packed quantised q_proj.
 
     Raises:
-        ValueError: a tensor whose shape is not the planned one.
+        ValueError: a tensor of the checkpoint has another shape than the layout needs.
     """
 
     def __init__(self, hidden_size: int, layout: Layout, *, bias: bool, prefix: str) -> None:
@@ -49,7 +52,11 @@ class QKVGParallelLinear(QKVParallelLinear):
         )
 
     def weight_loader(self, param: nn.Parameter, loaded_weight: torch.Tensor, loaded_shard_id: Any = None) -> None:
-        """Copy this rank's rows of a checkpoint's q_proj (with its gate rows), k_proj or v_proj, weight or bias."""
+        """Copy this rank's rows of the checkpoint's q_proj (with its gate rows), k_proj or v_proj into `param`.
+
+        `loaded_weight`: the whole tensor of the checkpoint, a weight (rows, E) or a bias (rows,). `loaded_shard_id`:
+        "q", "k" or "v".
+        """
         layout = self.layout
         kv_rows = layout.num_kv_heads * layout.head_dim
         rows = {"q": layout.q_rows, "k": kv_rows, "v": kv_rows}[loaded_shard_id]
@@ -65,18 +72,18 @@ class QKVGParallelLinear(QKVParallelLinear):
         if loaded_shard_id == "q" and layout.gate_dim:
             self._slot(param, 3).copy_(loaded_weight[torch.from_numpy(gates)])
 
-    weight_loader_v2 = weight_loader  # vLLM picks one of the two by quantisation method; here they are the same
+    weight_loader_v2 = weight_loader  # vLLM calls one of the two, depending on the quantisation method
 
     def _slot(self, param: nn.Parameter, part: int) -> torch.Tensor:
-        """Where part 0..3 (q, k, v, gate) lies in this rank's parameter."""
+        """The slice of this rank's parameter that holds part 0 (q), 1 (k), 2 (v) or 3 (gate)."""
         return param.data.narrow(0, sum(self.local_sizes[:part]), self.local_sizes[part])
 
 
 class GatedAttention(nn.Module):
     """Grouped-query attention with optional q/k norm and an output gate (paper section 3.1, position G1).
 
-    `qkv_bias` puts a bias on q, k, v, the gate and o_proj, as the authors' code does; under tensor parallelism o_proj's
-    bias is added on the first rank alone (RowParallelLinear sees to it), so once.
+    `qkv_bias` puts a bias on q, k, v, the gate and o_proj, as in the authors' code. Under tensor parallelism,
+    RowParallelLinear adds o_proj's bias on the first rank only, so the sum over ranks has it once.
     """
 
     def __init__(
@@ -113,31 +120,31 @@ class GatedAttention(nn.Module):
         self.k_norm = RMSNorm(layout.head_dim, eps=rms_norm_eps) if use_qk_norm else None
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(T, hidden) pre-normed hidden states -> (T, hidden)."""
+        """(T,) positions and (T, E) pre-normed hidden states -> (T, E)."""
         qkvg, _ = self.qkv_proj(hidden_states)
-        q, k, v, gate = qkvg.split(self.qkv_proj.local_sizes, dim=-1)  # the gate is neither normed nor rotated
-        if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q.view(-1, self.num_heads, self.head_dim)).view(q.shape)
-            k = self.k_norm(k.view(-1, self.num_kv_heads, self.head_dim)).view(k.shape)
+        q, k, v, gate = qkvg.split(self.qkv_proj.local_sizes, dim=-1)  # (T, H·D), (T, K·D), (T, K·D), (T, H·G)
+        if self.q_norm is not None and self.k_norm is not None:  # per head; the gate is neither normed nor rotated
+            q_THD = q.view(-1, self.num_heads, self.head_dim)
+            k_TKD = k.view(-1, self.num_kv_heads, self.head_dim)
+            q, k = self.q_norm(q_THD).view(q.shape), self.k_norm(k_TKD).view(k.shape)
         q, k = self.rotary_emb(positions, q, k)
-        output, _ = self.o_proj(self._gated(self.attn(q, k, v), gate))
+        output, _ = self.o_proj(self.apply_gate(self.attn(q, k, v), gate))
         return output
 
-    def _gated(self, attn_TE: torch.Tensor, gate_TG: torch.Tensor) -> torch.Tensor:
-        """(T, H·D) attention output times sigmoid of (T, H·G) gate logits, in the model's dtype.
+    def apply_gate(self, attn_out: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """(T, H·D) attention output times sigmoid of (T, H·G) gate logits -> (T, H·D), in the model's dtype.
 
-        Compiled, the two become one kernel. Run eagerly, both are done in place, with the same bits: nobody reads the
-        attention output or the gate's part of the projection again, and at 8K tokens two fresh tensors cost more than
-        the arithmetic.
+        torch.compile makes one kernel of the two. In eager mode both run in place and give the same bits: nothing reads
+        the attention output or the gate logits again, and at 8K tokens two new tensors cost more than the arithmetic.
         """
         if self.gate_dim == 0:
-            return attn_TE
+            return attn_out
         compiling = torch.compiler.is_compiling()
-        gate_TG = torch.sigmoid(gate_TG) if compiling else gate_TG.sigmoid_()
-        if self.gate_dim == self.head_dim:  # no views where none are needed: in a decode step they cost like arithmetic
-            return attn_TE * gate_TG if compiling else attn_TE.mul_(gate_TG)
-        attn_THD, gate_TH1 = attn_TE.view(-1, self.num_heads, self.head_dim), gate_TG.unsqueeze(-1)
+        gate = torch.sigmoid(gate) if compiling else gate.sigmoid_()
+        if self.gate_dim == self.head_dim:  # no views here: in a decode step they cost as much as the arithmetic
+            return attn_out * gate if compiling else attn_out.mul_(gate)
+        attn_THD, gate_TH1 = attn_out.view(-1, self.num_heads, self.head_dim), gate.unsqueeze(-1)
         if compiling:
-            return (attn_THD * gate_TH1).view(attn_TE.shape)
+            return (attn_THD * gate_TH1).view(attn_out.shape)
         attn_THD.mul_(gate_TH1)
-        return attn_TE
+        return attn_out

@@ -1,7 +1,7 @@
 """The authors' Qwen3 with an attention output gate, as a vLLM model class.
 
-Only what differs from vLLM's Qwen3 is written here: the attention block, and a loader that refuses a checkpoint with a
-tensor too few or too many (a dropped gate would otherwise still produce fluent text).
+It differs from vLLM's Qwen3 in two places: the attention block, and the loader, which refuses a checkpoint with missing
+or unexpected tensors (a model without its gate still writes fluent text, so nobody would notice).
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from vllm.model_executor.models.qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM
 from vllm.model_executor.models.utils import AutoWeightsLoader, PPMissingLayer, maybe_prefix
 
 from harness.gated.attention import GatedAttention
-from harness.models.layout import Layout, gate_from_flags, tensor_mismatch
+from harness.models.layout import Layout, tensor_mismatch
 
 
 class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
-    """Pre-norm block: gated attention, then SwiGLU. The forward pass is Qwen3's; only the attention differs."""
+    """Pre-norm layer: gated attention, then SwiGLU. `forward` is Qwen3's; it calls our attention.
+
+    Shapes of `forward`: (T,) positions, (T, E) hidden states and residual -> (T, E) and (T, E).
+    """
 
     def __init__(
         self,
@@ -36,18 +39,18 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
         quant_config: QuantizationConfig | None = None,
         prefix: str = "",
     ) -> None:
-        nn.Module.__init__(self)  # not Qwen3DecoderLayer's: it would register a second attention under the same name
+        nn.Module.__init__(self)  # Qwen3DecoderLayer.__init__ would register a second attention under the same name
         if quant_config is not None:
             raise ValueError("quantised gated checkpoints are not supported: load the unquantised weights")
         flags = config.to_dict()
         self.hidden_size = config.hidden_size
         self.self_attn = GatedAttention(  # type: ignore[assignment]
-            Layout(config.num_attention_heads, config.num_key_value_heads, config.head_dim, gate_from_flags(flags)),
+            Layout.from_config(flags),
             hidden_size=config.hidden_size,
             rope_parameters=config.rope_parameters,
             max_position=config.max_position_embeddings,
             rms_norm_eps=config.rms_norm_eps,
-            qkv_bias=bool(flags.get("qkv_bias", False)),  # attention_bias is never read, as in the authors' code
+            qkv_bias=bool(flags.get("qkv_bias", False)),  # like the authors' code, ignore attention_bias
             use_qk_norm=bool(flags.get("use_qk_norm", True)),
             cache_config=cache_config,
             prefix=f"{prefix}.self_attn",
@@ -61,7 +64,7 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
     dynamic_arg_dims={"input_ids": 0, "positions": -1, "intermediate_tensors": 0, "inputs_embeds": 0}
 )
 class GatedQwen3Model(Qwen2Model):
-    """Embedding, decoder layers and final norm."""
+    """Embedding, decoder layers and final norm: (T,) token ids -> (T, E) hidden states."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix, decoder_layer_type=GatedQwen3DecoderLayer)
@@ -70,7 +73,7 @@ class GatedQwen3Model(Qwen2Model):
 class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
     """The authors' model in vLLM: gate none, headwise or elementwise, with or without q/k norm and `qkv_bias`."""
 
-    # a LoRA on the packed q_proj has no defined meaning
+    # no release defines what a LoRA on the packed q_proj means
     supports_lora: ClassVar[bool] = False  # type: ignore[assignment]
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -91,19 +94,19 @@ class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load every tensor of the checkpoint.
+        """Load every tensor of the checkpoint; returns the names of the parameters that were loaded.
 
         Raises:
-            ValueError: a tensor is missing, foreign, or of another shape than the flags imply.
+            ValueError: a tensor is missing, unexpected, or of another shape than the flags imply.
         """
-        seen: list[str] = []
+        names: list[str] = []
 
-        def recorded() -> Iterator[tuple[str, torch.Tensor]]:
+        def record_names() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in weights:
-                seen.append(name)
+                names.append(name)
                 yield name, tensor
 
-        loaded = AutoWeightsLoader(self).load_weights(recorded())
-        if mismatch := tensor_mismatch(self.config.to_dict(), seen):
+        loaded = AutoWeightsLoader(self).load_weights(record_names())
+        if mismatch := tensor_mismatch(self.config.to_dict(), names):
             raise ValueError(f"{self.vllm_config.model_config.model}: {mismatch}")
         return loaded

@@ -1,7 +1,7 @@
-"""vLLM's entry point (`vllm.general_plugins`): runs in every vLLM process, so workers know the model class too.
+"""The plugin's entry point (`vllm.general_plugins`). vLLM calls it in every process, so workers know the model class.
 
-Registers the model class, and a config parser that reads config.json as vLLM's own does and then points checkpoints
-that need it at our class. Plain checkpoints pass through untouched. No `trust_remote_code`.
+It registers the model class, and a config parser that reads config.json as vLLM's own parser does and then points gated
+checkpoints at our class. Other checkpoints pass through unchanged. `trust_remote_code` is not needed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from harness.models.layout import ARCHITECTURE, needs_our_model
 
 
 def register() -> None:
-    """Make gated checkpoints loadable. Idempotent: vLLM may call it several times in one process."""
+    """Register the model class and the config parser. Idempotent: vLLM may call it several times in one process."""
     follow_parent()
     from vllm import ModelRegistry
     from vllm.transformers_utils import config as vllm_config
 
     if ARCHITECTURE not in ModelRegistry.get_supported_archs():
-        # by name: importing the class here would initialise the device in a process that may still fork
+        # Register by name: importing the class here would initialise the device in a process that may fork later.
         ModelRegistry.register_model(ARCHITECTURE, "harness.gated.model:GatedQwen3ForCausalLM")
     parsers = vllm_config._CONFIG_FORMAT_TO_CONFIG_PARSER
     if not getattr(parsers["hf"], "reads_gates", False):
@@ -28,7 +28,7 @@ def register() -> None:
 
 
 def _gated_parser(base: type) -> type:
-    """A config parser that reads as `base` does and resolves gated checkpoints to our model class."""
+    """A config parser that reads config.json as `base` does and gives gated checkpoints our model class."""
 
     class GatedConfigParser(base):
         reads_gates = True
@@ -43,7 +43,7 @@ def _gated_parser(base: type) -> type:
 
 
 def gated_config(model: str | Path, config_dict: dict[str, Any]) -> Any:
-    """A transformers Qwen3Config of a gated checkpoint, whatever model type its config.json claims.
+    """A gated checkpoint's config.json as transformers' Qwen3Config, whatever `model_type` the file has.
 
     Raises:
         GatedevalError: the weights beside config.json contradict its gate flags.
@@ -53,7 +53,7 @@ def gated_config(model: str | Path, config_dict: dict[str, Any]) -> Any:
     from harness.models.checkpoint import inspect
 
     facts = dict(config_dict)
-    if Path(model).is_dir():  # a hub id's weights are not here yet: the loader checks their shapes as they arrive
+    if Path(model).is_dir():  # for a hub id there are no weights yet; the loader checks their shapes later
         facts = dict(inspect(model).config)
     for key in ("auto_map", "model_type", "transformers_version"):
         facts.pop(key, None)

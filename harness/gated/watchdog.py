@@ -1,7 +1,8 @@
-"""An engine process ends with the process that started it, however that one ended.
+"""A watchdog that kills an engine process when the process that started it has ended, for whatever reason.
 
-vLLM's engine core waits for its client for ever: killed with -9 (out of memory, an impatient batch system), the client
-would leave the engine behind with its memory, the GPU's included, and the next start would find none.
+vLLM's engine core waits for its client without a time limit. If the client is killed with SIGKILL (out of memory, a
+batch system's time limit), the engine keeps running and keeps its memory, the GPU's included, so that the next start
+finds none.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ import time
 from multiprocessing.connection import wait
 
 ENGINE_OF = "GATEDEVAL_ENGINE_OF"
-"""Environment variable: process id of the gatedeval process whose engines follow it. Not set: nothing is changed."""
+"""Environment variable: id of the gatedeval process whose engine processes end with it. Not set: no watchdog."""
 
 _SPAWNED = "--multiprocessing-fork"  # on the command line of every process that multiprocessing has spawned
-_following = False
+_watching = False
 
 
 def follow_parent() -> None:
-    """In a process that multiprocessing started below a gatedeval process: watch the parent, die when it is gone.
+    """Start the watchdog, if this is an engine process of gatedeval: it kills this process when its parent has ended.
 
-    Each vLLM process watches its own parent, so a worker follows its engine core. Does nothing in the gatedeval process
-    itself, and nothing where `ENGINE_OF` is not set (plain `vllm serve`).
+    Every vLLM process watches its own parent: a worker ends with its engine core, the core with the gatedeval process.
+    Does nothing in the gatedeval process itself, and nothing if `ENGINE_OF` is not set (plain `vllm serve`).
 
-    vLLM calls it first while a process imports vLLM, as a platform plugin that is never the platform (None says so):
-    the general plugins come only after the engine has shaken hands with its parent, and for a dead parent's hand it
-    waits five minutes. They call it again, for where `VLLM_TARGET_DEVICE=cpu` skips the question for a platform.
+    vLLM calls this function twice. First as a platform plugin, while a process imports vLLM; the result None means "not
+    this platform". The watchdog must start that early: the startup handshake blocks up to 5 minutes if the parent
+    died. Then again from the general plugins: with `VLLM_TARGET_DEVICE=cpu` vLLM does not call platform plugins.
     """
-    global _following
+    global _watching
     owner = os.environ.get(ENGINE_OF)
-    a_child = multiprocessing.parent_process() is not None or _SPAWNED in sys.orig_argv
-    if _following or not a_child or owner is None or owner == str(os.getpid()):
+    is_child = multiprocessing.parent_process() is not None or _SPAWNED in sys.orig_argv
+    if _watching or not is_child or owner is None or owner == str(os.getpid()):
         return
-    _following = True
+    _watching = True
     threading.Thread(target=_die_with_parent, name="follow-parent", daemon=True).start()
 
 
 def _die_with_parent() -> None:
-    while (parent := multiprocessing.parent_process()) is None:  # not known before the process is unpickled
+    while (parent := multiprocessing.parent_process()) is None:  # not unpickled yet
         time.sleep(0.05)
-    # The sentinel is a pipe that the system closes with the parent: no process id that may be reused.
+    # The sentinel is a pipe that the system closes when the parent ends. A process id could be reused.
     wait([parent.sentinel])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,7 @@
-"""What the engine asks of every vLLM worker process: which model runs there, and new rotary tables in the live model.
+"""Methods that run inside every vLLM worker process: report the live model, and replace its rotary table.
 
-vLLM mixes this class into its worker (`worker_extension_cls`), so its methods run in each rank, beside the model.
+vLLM adds `WorkerExtension` to its worker's base classes (`worker_extension_cls`), so the methods run in each rank,
+beside the model.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class WorkerExtension:
-    """Methods that `Engine` calls on all ranks through vLLM's collective RPC. Plain data in, plain data out."""
+    """Methods that `Engine.rpc` calls in all ranks. Arguments and results are plain data."""
 
     def gatedeval_facts(self) -> dict[str, Any]:
-        """Class and module of the model in this rank, parameter count, dtype, and the shapes of its rotary tables."""
+        """The model in this rank: class, module, gates, parameter count, dtype, device, shapes of its rotary tables."""
         from harness.gated.attention import GatedAttention
 
         model = self._gatedeval_model()
@@ -33,67 +34,67 @@ class WorkerExtension:
         }
 
     def gatedeval_set_rope(self, rope: dict[str, Any]) -> float:
-        """Write the tables of a context setting over the live ones, in place, and read them back.
+        """Write the table of a context setting over the live one, in place, and read it back.
 
-        In place, since compiled code and CUDA graphs hold the buffer's address. Returns the largest absolute deviation
-        read back. Raises GatedevalError when the live table is too short or reads back wrong.
+        In place, because compiled code and CUDA graphs hold the buffer's address. `rope`: `Rope.to_plain()`. Returns
+        the largest absolute deviation of the table that was read back.
+
+        Raises:
+            ValueError: the model does not have exactly one rotary module.
+            GatedevalError: the table that was read back is too short or wrong.
         """
         import torch
         from vllm.model_executor.layers import rotary_embedding
 
-        spec = _rope(rope)
-        ropes = self._gatedeval_ropes()
-        if len(ropes) != 1:
-            raise ValueError(
-                f"the model has {len(ropes)} different rotary tables; only models with one can be re-based"
-            )
-        worst = 0.0
-        for module in ropes:
-            # vLLM hands one module to every model of equal rope parameters: an altered one must not be handed out again
-            cache = rotary_embedding._ROPE_DICT
-            for key in [k for k, cached in cache.items() if cached is module]:
-                del cache[key]
-            table: torch.Tensor = module.cos_sin_cache  # type: ignore[assignment]
-            fresh = torch.from_numpy(spec.cos_sin(table.shape[0]))
-            for name in ("cos_sin_cache", "cos_sin_cache_bf16"):
-                if isinstance(buffer := getattr(module, name, None), torch.Tensor):
-                    buffer.copy_(fresh)
-            dtype = str(table.dtype).removeprefix("torch.")
-            live = table.float().cpu().numpy()
-            worst = max(worst, spec.check_table(live, rows=min(spec.length, len(live)), dtype=dtype, where="worker"))
-        return worst
+        from harness.rope.tables import Rope
+
+        encoding, module = Rope.from_plain(rope), self._gatedeval_rope()
+        # vLLM gives one module to all models with equal rope parameters. It must not give out an altered one.
+        cache = rotary_embedding._ROPE_DICT
+        for key in [k for k, cached in cache.items() if cached is module]:
+            del cache[key]
+        table: torch.Tensor = module.cos_sin_cache  # type: ignore[assignment]  # (positions, rotary_dim)
+        fresh = torch.from_numpy(encoding.cos_sin(table.shape[0]))
+        for name in ("cos_sin_cache", "cos_sin_cache_bf16"):
+            if isinstance(buffer := getattr(module, name, None), torch.Tensor):
+                buffer.copy_(fresh)
+        return _deviation(encoding, table, min(encoding.length, table.shape[0]))
 
     def gatedeval_check_rope(self, rope: dict[str, Any], rows: int) -> float:
-        """Compare the live tables with a context setting without touching them; the largest absolute deviation.
+        """The largest absolute deviation of the live table from a context setting. Changes nothing.
 
-        Raises GatedevalError when they are shorter than `rows` or encode something else.
+        `rope`: `Rope.to_plain()`. `rows`: positions that the table must have at least.
+
+        Raises:
+            ValueError: the model does not have exactly one rotary module.
+            GatedevalError: the table has fewer rows, or encodes something else.
         """
-        spec = _rope(rope)
-        worst = 0.0
-        for module in self._gatedeval_ropes():
-            table = module.cos_sin_cache
-            dtype = str(table.dtype).removeprefix("torch.")
-            worst = max(worst, spec.check_table(table.float().cpu().numpy(), rows=rows, dtype=dtype, where="worker"))  # type: ignore[operator]
-        return worst
+        from harness.rope.tables import Rope
+
+        return _deviation(Rope.from_plain(rope), self._gatedeval_rope().cos_sin_cache, rows)
 
     def _gatedeval_model(self) -> nn.Module:
         return self.model_runner.get_model()  # type: ignore[attr-defined]
 
     def _gatedeval_ropes(self) -> list[nn.Module]:
-        """The distinct rotary modules of the model (all layers usually share one)."""
-        found: dict[int, nn.Module] = {}
+        """The distinct rotary modules of the model. In most models all layers share one."""
+        modules: dict[int, nn.Module] = {}
         for module in self._gatedeval_model().modules():
             if hasattr(module, "cos_sin_cache") and hasattr(module, "is_neox_style"):
-                found[id(module)] = module
-        return list(found.values())
+                modules[id(module)] = module
+        return list(modules.values())
+
+    def _gatedeval_rope(self) -> nn.Module:
+        """The only rotary module of the model. Raises ValueError if there are several, or none."""
+        ropes = self._gatedeval_ropes()
+        if len(ropes) != 1:
+            raise ValueError(
+                f"the model has {len(ropes)} different rotary tables; only models with one can be re-based"
+            )
+        return ropes[0]
 
 
-def _rope(data: dict[str, Any]) -> Rope:
-    """A `Rope` from the plain data that crossed the process boundary."""
-    import numpy as np
-
-    from harness.rope.tables import Rope
-
-    return Rope(
-        np.asarray(data["inv_freq"], dtype=np.float64), data["attention_scaling"], data["parameters"], data["length"]
-    )
+def _deviation(encoding: Rope, table: Any, rows: int) -> float:
+    """The largest absolute deviation of a live table from `encoding`. Raises GatedevalError if it is wrong."""
+    dtype = str(table.dtype).removeprefix("torch.")
+    return encoding.check_table(table.float().cpu().numpy(), rows=rows, dtype=dtype, where="worker")

@@ -1,8 +1,7 @@
-"""Context settings: what each one means for a checkpoint, and what vLLM must be told for it.
+"""What a context setting means for a checkpoint: rotary encoding, vLLM's overrides, and the longest prompt.
 
-One resolved description of a setting (`_parameters`, in transformers' and vLLM's own vocabulary) feeds everything
-here, so that the tables we compute, the `hf_overrides` the engine is started with and the longest prompt cannot
-disagree. Nothing in this module imports torch, vllm or transformers.
+All three follow from one resolved description of the setting (`_parameters`, with the keys that transformers and vLLM
+use), so they cannot disagree. This module imports neither torch nor vllm nor transformers.
 """
 
 from __future__ import annotations
@@ -19,16 +18,23 @@ from harness.types import GatedevalError
 
 __all__ = ["Overrides", "Rope", "is_extended", "is_native", "max_length", "overrides", "rope", "rope_of"]
 
-DEFAULT_ROPE_THETA = 10000.0  # what transformers and vLLM assume where config.json has no rope_theta
+DEFAULT_ROPE_THETA = 10000.0  # transformers and vLLM assume it if config.json has no rope_theta
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What an engine is started with for one context setting: both come from here, so they agree or this raises."""
+    """vLLM's arguments for one context setting.
+
+    `hf_overrides`: entries that replace those of config.json. `max_model_len`: longest prompt plus answer, in tokens.
+    `reach`: the longest length that the overrides can encode, in tokens; None: they have no limit.
+
+    Raises:
+        GatedevalError: `max_model_len` is beyond `reach`.
+    """
 
     hf_overrides: Mapping[str, Any]
     max_model_len: int
-    reach: int | None  # the longest length that these overrides encode; None: no bound of their own
+    reach: int | None
 
     def __post_init__(self) -> None:
         if self.reach is not None and self.max_model_len > self.reach:
@@ -48,8 +54,11 @@ def rope(
 ) -> Rope:
     """The rotary encoding of `setting` for a checkpoint with these numbers.
 
-    `checkpoint_rope`: the checkpoint's `rope_scaling` or `rope_parameters`; kept by a native setting, replaced
-    (never compounded) by any other. Raises GatedevalError when `max_length` is beyond what the setting reaches.
+    `checkpoint_rope`: the checkpoint's `rope_scaling` or `rope_parameters`. A native setting keeps it; any other
+    setting replaces it. The two are never combined.
+
+    Raises:
+        GatedevalError: `max_length` is beyond the reach of the setting, or the checkpoint's rope type is unknown.
     """
     parameters = _parameters(setting, base_theta, max_position_embeddings, checkpoint_rope)
     length = _length(setting, parameters, max_position_embeddings)
@@ -59,7 +68,7 @@ def rope(
 
 
 def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Rope:
-    """`rope` with the numbers read from a checkpoint's config.json."""
+    """`rope` with the numbers of a checkpoint's config.json."""
     theta, positions, declared = _read(checkpoint_config)
     head_dim = checkpoint_config.get("head_dim")
     if not head_dim:
@@ -70,18 +79,18 @@ def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Ro
 
 
 def max_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> int:
-    """The longest prompt plus answer, in tokens, under `setting`: its own `max_length`, else all that it reaches."""
+    """The longest prompt plus answer under `setting`, in tokens: its own `max_length`, else its reach."""
     theta, positions, declared = _read(checkpoint_config)
     return _length(setting, _parameters(setting, theta, positions, declared), positions)
 
 
 def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Overrides:
-    """What vLLM must be given for `setting`: `hf_overrides` and `max_model_len`, from one source.
+    """vLLM's arguments for `setting`.
 
-    vLLM sets a dict-valued override on the config as it is, after its own completion of rope parameters: what is
-    left out (rope_theta, rope_type, original length) is lost, so `rope_parameters` is always complete here, the
-    attention factor as a number included. vLLM 0.32 takes `max_position_embeddings` as the limit for YaRN and
-    the default type, so a longer prompt needs it raised; since every other number is explicit, none is derived from it.
+    vLLM puts a dict-valued override into the config after it has completed the config's own rope parameters. A key
+    that the override lacks (rope_theta, rope_type, original length) is therefore lost, so `rope_parameters` is complete
+    here, with the attention factor as a number. vLLM 0.32 takes `max_position_embeddings` as the limit on prompts for
+    YaRN and for the default type, so the override raises it for a longer prompt; no other number is derived from it.
     """
     theta, positions, declared = _read(checkpoint_config)
     parameters = _parameters(setting, theta, positions, declared)
@@ -91,16 +100,16 @@ def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> 
     given: dict[str, Any] = {"rope_parameters": parameters}
     kind = parameters["rope_type"]
     if kind == "dynamic":
-        # vLLM builds the base from max_position_embeddings / max_trained_positions: without both, nothing is scaled.
+        # vLLM computes the base from max_position_embeddings / max_trained_positions: without both it scales nothing.
         parameters["max_trained_positions"] = parameters["original_max_position_embeddings"]
         given["max_position_embeddings"] = max(length, int(parameters["original_max_position_embeddings"]))
-    elif kind != "linear" and length > positions:  # linear: vLLM multiplies by the factor itself
+    elif kind != "linear" and length > positions:  # linear: vLLM itself multiplies by the factor
         given["max_position_embeddings"] = length
     return Overrides(hf_overrides=given, max_model_len=length, reach=_reach(setting, parameters, positions))
 
 
 def is_native(setting: ContextSetting) -> bool:
-    """Whether the setting leaves the checkpoint's own encoding alone."""
+    """Whether the setting keeps the checkpoint's own encoding."""
     return setting.rope_theta is None and not is_extended(setting)
 
 
@@ -113,7 +122,7 @@ def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | No
     """(rope_theta, max_position_embeddings, declared rope parameters) of a config.json, old or new style."""
     declared = config.get("rope_parameters") or config.get("rope_scaling")
     if declared is not None and not isinstance(declared, Mapping):
-        raise GatedevalError(f"config.json: rope_scaling is {declared!r}, not a mapping; mend the checkpoint")
+        raise GatedevalError(f"config.json: rope_scaling is {declared!r}, not a mapping; correct the checkpoint")
     theta = (declared or {}).get("rope_theta") or config.get("rope_theta") or DEFAULT_ROPE_THETA
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or positions <= 0:
@@ -127,7 +136,7 @@ def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | No
 def _parameters(
     setting: ContextSetting, theta: float, positions: int, declared: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """`setting` as complete `rope_parameters` in transformers' vocabulary: every number explicit."""
+    """`setting` as complete `rope_parameters` with transformers' keys: every number is explicit."""
     kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(setting, k) is not None]
     if len(kinds) > 1:
         raise GatedevalError(f"context {setting.label!r}: {' and '.join(kinds)} exclude one another; keep one")
@@ -158,7 +167,7 @@ def _parameters(
 
 
 def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions: int) -> dict[str, Any]:
-    """The checkpoint's own rope parameters, completed; raises GatedevalError for a type that we cannot compute."""
+    """The checkpoint's own rope parameters, completed. Raises GatedevalError for a type that we cannot compute."""
     kind = declared.get("rope_type") or declared.get("type") or "default"
     if declared.get("mrope_section") is not None:
         kind = "mrope"
@@ -184,17 +193,17 @@ def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions:
 
 
 def _reach(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int | None:
-    """The longest length for which these parameters make sense; None where the user has taken it in hand."""
+    """The longest length that these parameters encode, in tokens. None: an explicit rope_theta has no length limit."""
     if parameters["rope_type"] in ("yarn", "linear", "dynamic"):
         stretched = int(parameters["factor"] * parameters["original_max_position_embeddings"])
-        # A checkpoint that declares scaling may already give the extended length as max_position_embeddings.
+        # In a checkpoint that declares scaling, max_position_embeddings may already be the extended length.
         return max(stretched, positions) if is_native(setting) else stretched
-    # An explicit base is how a model is made to go further (the paper: 4K at 1e4, 32K at 1e6): no bound of ours.
+    # Another base is a way to extend a model (the paper: 4K at base 1e4, 32K at 1e6), so it sets no limit.
     return positions if setting.rope_theta is None else None
 
 
 def _length(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int:
-    """`max_length` resolved and checked, in tokens."""
+    """The setting's `max_length` in tokens, or its reach if it has none. Raises GatedevalError if it is too long."""
     reach = _reach(setting, parameters, positions)
     if setting.max_length is None:
         return reach if reach is not None else positions

@@ -1,7 +1,7 @@
-"""Rotary encodings as pure mathematics: inverse frequencies, the factor on cos and sin, and the tables from them.
+"""Rotary encodings as pure mathematics: inverse frequencies, the factor on cos and sin, and the tables of both.
 
-What a setting means is decided in `harness.rope.context`; here, complete `rope_parameters` (transformers' and vLLM's
-own vocabulary) become numbers. Nothing in this module imports torch, vllm or transformers.
+Input are complete `rope_parameters`, with the keys that transformers and vLLM use; `harness.rope.context` makes them
+from a context setting. This module imports neither torch nor vllm nor transformers.
 
 Sources: RoPE, Su et al. 2021 (arXiv 2104.09864), section 3.2.2; position interpolation, Chen et al. 2023 (2306.15595),
 eq. 4; YaRN, Peng et al. 2023 (2309.00071), section 3.2 (NTK-by-parts) and 3.4 (the attention temperature).
@@ -29,9 +29,9 @@ _EPS = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}  # half a
 class Rope:
     """The rotary encoding of one context setting.
 
-    `inv_freq`: (rotary_dim / 2,) float64, radians a position. `attention_scaling`: the factor on cos and sin, so
+    `inv_freq`: (rotary_dim / 2,) float64, radians per position. `attention_scaling`: the factor on cos and sin;
     attention scores change by its square. `parameters`: transformers' `rope_parameters`, complete.
-    `length`: the longest prompt plus answer, in tokens, for which the setting is meant.
+    `length`: the longest prompt plus answer that the setting allows, in tokens.
     """
 
     inv_freq: F64
@@ -41,18 +41,33 @@ class Rope:
 
     @property
     def rotary_dim(self) -> int:
-        """How many of a head's dimensions are rotated."""
+        """Number of a head's dimensions that are rotated."""
         return 2 * len(self.inv_freq)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain data that can be sent to another process; `from_plain` is the inverse."""
+        return {
+            "inv_freq": [float(f) for f in self.inv_freq],
+            "attention_scaling": float(self.attention_scaling),
+            "parameters": dict(self.parameters),
+            "length": int(self.length),
+        }
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> Rope:
+        """A `Rope` from the data of `to_plain`."""
+        inv_freq = np.asarray(data["inv_freq"], dtype=np.float64)
+        return cls(inv_freq, data["attention_scaling"], data["parameters"], data["length"])
 
     def cos_sin(self, positions: Any, *, arithmetic: Literal["float64", "float32"] = "float64") -> F32:
         """The rows of vLLM's `cos_sin_cache`: (positions, rotary_dim) float32, [cos | sin], attention factor included.
 
-        `positions`: a number of positions (0 .. n-1) or an array of them.
-        "float64" computes angles in double precision and rounds once, so every entry is within
+        `positions`: a number n (positions 0 .. n-1) or an array of positions.
+        `arithmetic` "float64" computes angles in double precision and rounds once, so every entry is within
         2**-24 * attention_scaling of the mathematical value, at position 131071 as at 0.
-        "float32" does what vLLM and transformers do, single precision throughout: within 2e-5 of their tables up to
-        131071 but for the odd frequency whose power their library rounds the other way (one ulp: 0.008 there), and
-        up to 0.01 from the mathematical value.
+        "float32" computes in single precision throughout, as vLLM and transformers do: up to position 131071 it is
+        within 2e-5 of their tables (0.008 for a frequency whose power their library rounds to the neighbouring
+        float32), and within 0.01 of the mathematical value.
         """
         t = np.arange(positions) if np.ndim(positions) == 0 else np.asarray(positions)
         if arithmetic == "float64":
@@ -71,10 +86,10 @@ class Rope:
         return (table * self.attention_scaling).astype(np.float32)
 
     def tolerance(self, positions: Any, dtype: str = "float32") -> F64:
-        """How far a correct engine's table may be from `cos_sin`: (positions, rotary_dim), absolute.
+        """Largest absolute difference between a correct engine's table and `cos_sin`: (positions, rotary_dim).
 
-        An engine's single-precision frequency is off by a few ulp, and the angle by that times the position: the
-        bound is p * inv_freq * 2**-20 on the angle, plus the rounding of cos and sin, plus the cast to `dtype`.
+        An engine's single-precision frequency has an error of a few ulp, which the position p multiplies. The bound is
+        p * inv_freq * 2**-20 on the angle, plus the rounding of cos and sin, plus the cast to `dtype`.
         """
         t = np.arange(positions) if np.ndim(positions) == 0 else np.asarray(positions)
         angle = t.astype(np.float64)[:, None] * self.inv_freq * 2.0**-20
@@ -84,10 +99,12 @@ class Rope:
     def check_table(
         self, table: Any, *, rows: int | None = None, dtype: str = "float32", where: str = "engine"
     ) -> float:
-        """Compare a live table, (rows, rotary_dim), with this setting; the largest deviation, absolute.
+        """The largest absolute difference between an engine's table, (rows, rotary_dim), and this encoding.
 
-        `rows`: how many the engine's longest prompt needs (default: `length`). Raises GatedevalError when the table
-        is too short, has another width, or encodes something else.
+        `rows`: rows that the engine's longest prompt needs (default: `length`). `where`: names the engine in errors.
+
+        Raises:
+            GatedevalError: the table is too short, has another width, or encodes something else.
         """
         live = np.asarray(table, dtype=np.float64)
         rows = self.length if rows is None else rows
@@ -96,11 +113,11 @@ class Rope:
                 f"{where}: rotary table has shape {live.shape}, the context setting needs at least "
                 f"({rows}, {self.rotary_dim}); the engine did not take the setting"
             )
-        # All early positions, then ever sparser ones, and the last: a wrong base or factor shows within a few rows.
+        # Compare all early positions, then fewer and fewer, and the last. A few rows show a wrong base or factor.
         picks = np.unique(np.concatenate([np.arange(min(rows, 256)), np.geomspace(1, rows, 512).astype(int) - 1]))
         off = np.abs(live[picks] - self.cos_sin(picks))
         excess = off - self.tolerance(picks, dtype)
-        if not np.all(excess <= 0):  # written so that NaN fails
+        if not np.all(excess <= 0):  # `not all(<=)` instead of `any(>)`, so that NaN fails
             row, column = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
             raise GatedevalError(
                 f"{where}: rotary table differs from the context setting: position {picks[row]}, column {column} is "
@@ -111,22 +128,26 @@ class Rope:
 
 
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    """YaRN's factor on cos and sin: 0.1 ln(factor) + 1 (Peng et al., section 3.4, sqrt(1/t)); 1 below factor 1."""
+    """YaRN's factor on cos and sin: 0.1 ln(factor) + 1 (Peng et al., section 3.4, sqrt(1/t)); 1 for factors up to 1."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def frequencies(parameters: Mapping[str, Any], dim: int, length: int, dtype: Any) -> tuple[NDArray[Any], float]:
-    """(inverse frequencies (dim / 2,), factor on cos and sin), in `dtype` np.float64, or np.float32 as engines do."""
+    """(inverse frequencies (dim / 2,), factor on cos and sin), in `dtype`: np.float64, or np.float32 like engines.
+
+    Raises:
+        GatedevalError: `dim` is not a positive even number.
+    """
     if dim <= 0 or dim % 2:
         raise GatedevalError(f"config.json: rotary dimension {dim} is not a positive even number")
     kind, base = parameters["rope_type"], float(parameters["rope_theta"])
     factor = float(parameters.get("factor", 1.0))
     original = int(parameters.get("original_max_position_embeddings", length))
     if kind == "dynamic":
-        # The base that dynamic NTK has at `length` tokens. An engine builds its table once: short prompts get it too.
+        # Dynamic NTK's base at `length` tokens. An engine builds one table, so shorter prompts get the same base.
         base *= (factor * max(length, original) / original - (factor - 1)) ** (dim / (dim - 2))
     exponent = np.arange(0, dim, 2, dtype=dtype) / dtype(dim)
-    # base ** (2 i / dim), correctly rounded to `dtype`; torch, too, narrows the base first.
+    # base ** (2 i / dim), correctly rounded to `dtype`. The base is narrowed first, as torch does.
     period = np.power(np.float64(dtype(base)), exponent.astype(np.float64)).astype(dtype)
     inv_freq = dtype(1) / period
     if kind == "linear":
@@ -137,17 +158,17 @@ def frequencies(parameters: Mapping[str, Any], dim: int, length: int, dtype: Any
         return inv_freq, 1.0
     low, high = _yarn_range(parameters, dim, base, original)
     ramp = np.clip((np.arange(dim // 2, dtype=dtype) - dtype(low)) / dtype(high - low), 0, 1).astype(dtype)
-    keep = dtype(1) - ramp  # 1: fast dimensions, extrapolated as they are; 0: slow ones, interpolated by the factor
+    keep = dtype(1) - ramp  # 1: fast dimensions, unchanged; 0: slow dimensions, interpolated by the factor
     mixed = (dtype(1) / (dtype(factor) * period)) * (dtype(1) - keep) + inv_freq * keep
     return mixed, float(parameters["attention_factor"])
 
 
 def _yarn_range(parameters: Mapping[str, Any], dim: int, base: float, original: int) -> tuple[float, float]:
-    """The pair indices between which YaRN's ramp runs, from `original` positions (never max_position_embeddings).
+    """The pair indices between which YaRN's ramp runs. They follow from `original`, never max_position_embeddings.
 
-    The paper's ramp is linear in the number of rotations r = original / wavelength, from beta_slow to beta_fast; its
-    authors' code, and with it transformers and vLLM, has it linear in the pair index between those two points,
-    rounded outwards. Checkpoints were trained with the latter, so that is what is computed.
+    The paper's ramp is linear in the number of rotations r = original / wavelength, from beta_slow to beta_fast. The
+    authors' code, transformers and vLLM have a ramp that is linear in the pair index between those two points, rounded
+    outwards. Checkpoints were trained with the latter, so this function computes the latter.
     """
 
     def pair(rotations: float) -> float:
@@ -163,7 +184,7 @@ def _yarn_range(parameters: Mapping[str, Any], dim: int, base: float, original: 
 def _llama3(
     parameters: Mapping[str, Any], inv_freq: NDArray[Any], factor: float, original: int, dtype: Any
 ) -> NDArray[Any]:
-    """Llama 3.1's frequencies: slow ones divided by the factor, fast ones kept, a linear blend between."""
+    """Llama 3.1's frequencies: slow ones are divided by the factor, fast ones kept, those between blended linearly."""
     slow, fast = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
     turns = dtype(original) / (dtype(2 * math.pi) / inv_freq)
     blend = np.clip((turns - dtype(slow)) / dtype(fast - slow), 0, 1) if fast != slow else (turns >= slow).astype(dtype)

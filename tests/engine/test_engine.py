@@ -1,4 +1,4 @@
-"""The engine's three verbs and its context settings, on one live engine (cases 16-23, 28, 34, 37)."""
+"""The engine's three verbs and its context settings, on one live engine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from harness.config import ContextSetting, Model, Yarn
 from harness.engine.engine import Engine
 from harness.engine.requests import EngineError, Prompt, Question
+from harness.engine.stream import InFlight
 from harness.models.tiny import make_tiny
 from harness.types import GatedevalError
 from tests.support.engines import EAGER, altered
@@ -28,7 +29,7 @@ YARN = ContextSetting(
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny headwise model whose repository asks for sampling, which must not be heeded."""
+    """A tiny headwise model whose repository sets a temperature and penalties, which the engine must ignore."""
     root = tmp_path_factory.mktemp("tiny")
     make_tiny(root)
     settings = {"temperature": 1.7, "top_p": 0.3, "repetition_penalty": 3.0, "do_sample": True, "eos_token_id": 0}
@@ -58,16 +59,16 @@ def logprobs(engine: Engine, ids: list[int]) -> np.ndarray:
 
 
 def prompt_logprob(engine: Engine, ctx: tuple[int, ...], continuation: tuple[int, ...]) -> float:
-    """The same log-likelihood by vLLM's prompt log-probabilities: the slow way that lm-eval takes."""
+    """The same log-likelihood from vLLM's prompt log-probabilities: slow, and what lm-eval's vLLM class does."""
     from vllm import SamplingParams
 
-    engine._llm.add_request(
+    engine.vllm.add_request(
         "slow",
         {"prompt_token_ids": [*ctx, *continuation]},
         SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0),
     )
     while True:
-        for output in engine._llm.step():
+        for output in engine.vllm.step():
             if output.finished:
                 rows = output.prompt_logprobs[len(ctx) :]
                 return sum(row[token].logprob for row, token in zip(rows, continuation, strict=True))
@@ -88,7 +89,7 @@ def test_choose_with_different_contexts(engine: Engine) -> None:
 
 
 def test_token_zero_beside_a_longer_list_of_options(engine: Engine) -> None:
-    """vLLM pads the shorter lists of a batch with token 0 at -inf; its real log-probability must survive."""
+    """vLLM pads the shorter lists of a batch with token 0 at -inf. The real token 0 must keep its log-probability."""
     ctx = tuple(PROMPT[:30])
     many = Question("many", tuple((ctx, (token,)) for token in range(100, 200)))
     few = Question("few", ((ctx, (0,)), (ctx, (1,))))
@@ -112,7 +113,7 @@ def test_score_is_a_question_of_one_option(engine: Engine) -> None:
     assert value == pytest.approx(prompt_logprob(engine, ctx, continuation), abs=1e-4)
 
 
-def test_generation_config_of_the_repository_is_not_heeded(engine: Engine) -> None:
+def test_generation_config_of_the_repository_is_ignored(engine: Engine) -> None:
     prompts = [Prompt(i, PROMPT[:60], 24) for i in range(3)]
     answers = {a.token_ids for a in engine.generate(prompts)}
     assert len(answers) == 1  # temperature 1.7 would differ
@@ -137,8 +138,8 @@ def test_one_token_too_many_is_an_error_that_counts_it(engine: Engine) -> None:
     assert after.tokens == 2
 
 
-def test_a_request_that_is_not_ready_holds_nothing_up(engine: Engine) -> None:
-    """None among the requests: the engine goes on with what it has, and asks again."""
+def test_a_request_that_is_not_ready_does_not_block_the_others(engine: Engine) -> None:
+    """None among the requests: the engine continues with those it has, then asks again."""
     first, second = Prompt("first", PROMPT[:40], 3), Prompt("second", PROMPT[:50], 3)
     answered: list[object] = []
 
@@ -154,27 +155,17 @@ def test_a_request_that_is_not_ready_holds_nothing_up(engine: Engine) -> None:
     assert answered == ["first", "second"]
 
 
-def test_requests_of_a_question(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four single-token options over one context, as in MMLU, are one request of one token."""
-    sent: list[int] = []
-    add = engine._llm.add_request
-
-    def counted(name: str, prompt: dict, params: object) -> str:
-        sent.append(len(prompt["prompt_token_ids"]))
-        return add(name, prompt, params)
-
-    monkeypatch.setattr(engine._llm, "add_request", counted)
+def test_requests_of_a_question(engine: Engine) -> None:
+    """Four single-token options over one context, as in MMLU, are one request."""
     ctx = tuple(PROMPT[:200])
     [choice] = engine.choose([Question("mmlu", tuple((ctx, (token,)) for token in (65, 66, 67, 68)))])
-    assert sent == [200]
     assert choice.sent_tokens == 200
-    sent.clear()
-    list(engine.choose([Question("longer", ((ctx, (5, 6)), (ctx, (5, 7)), (ctx, (8, 9))))]))
-    assert sorted(sent) == [200, 201, 201]  # the context, then one node for each first token
+    [choice] = engine.choose([Question("longer", ((ctx, (5, 6)), (ctx, (5, 7)), (ctx, (8, 9))))])
+    assert choice.sent_tokens == 200 + 201 + 201  # the context, then one node for each first token
 
 
-def test_look_ahead_is_bounded_by_tokens(engine: Engine) -> None:
-    """No list of all prompts: requests are taken as the engine has room, also where single ones are long."""
+def test_prompt_tokens_in_flight_are_bounded(engine: Engine) -> None:
+    """The engine takes requests as it has room; it does not collect a list of all prompts first."""
     taken = 0
 
     def requests() -> Iterator[Prompt]:
@@ -183,21 +174,21 @@ def test_look_ahead_is_bounded_by_tokens(engine: Engine) -> None:
             taken += 1
             yield Prompt(number, PROMPT[:100], 1)
 
-    engine._look_ahead = lambda: (1000, 450)  # type: ignore[method-assign]
+    usual = engine.in_flight
+    engine.in_flight = InFlight(requests=1000, prompt_tokens=450)
     try:
         answers = engine.generate(requests())
         next(answers)
-        assert taken <= 6 + 5  # at most five in flight, topped up as they finish
+        assert taken <= 6 + 5  # at most five in flight, and more as these finish
         assert 1 + len(list(answers)) == taken == 40
     finally:
-        del engine._look_ahead
-    requests_ahead, tokens_ahead = engine._look_ahead()
-    assert requests_ahead >= 2
-    assert engine.max_model_len <= tokens_ahead <= 8_000_000
+        engine.in_flight = usual
+    assert usual.requests >= 2
+    assert engine.max_model_len <= usual.prompt_tokens <= 8_000_000
 
 
 def test_deepest_first_finds_the_shared_haystack_in_the_cache(engine: Engine, checkpoint: Path, shared: Path) -> None:
-    """niah_single_2: at most 60 % of the prompt tokens are computed, and answers are the same in any order."""
+    """niah_single_2: at most 60 % of the prompt tokens are computed, and answers do not depend on the order."""
     from harness.run.order import deepest_first
     from tasks import ruler
 
@@ -210,7 +201,7 @@ def test_deepest_first_finds_the_shared_haystack_in_the_cache(engine: Engine, ch
     assert order != list(range(16))
     answers, computed = [], []
     for these in ([prompts[i] for i in order], prompts):
-        engine.set_context(YARN)  # forgets the prefix cache
+        engine.set_context(YARN)  # empties the prefix cache
         done = {a.key: a for a in engine.generate(these)}
         answers.append({key: a.token_ids for key, a in done.items()})
         computed.append(sum(a.sent_tokens - a.cached_tokens for a in done.values()))
@@ -221,10 +212,10 @@ def test_deepest_first_finds_the_shared_haystack_in_the_cache(engine: Engine, ch
     assert answers[0] == answers[1]
 
 
-def test_finish_reason_tells_a_cut_answer(engine: Engine) -> None:
+def test_finish_reason_of_an_answer_that_was_cut(engine: Engine) -> None:
     [cut] = engine.generate([Prompt("q", PROMPT[:33], 5)])
     assert (cut.finish_reason, cut.tokens) == ("length", 5)
-    text = engine._llm.get_tokenizer().decode(list(cut.token_ids))
+    text = engine.vllm.get_tokenizer().decode(list(cut.token_ids))
     [stopped] = engine.generate([Prompt("q", PROMPT[:33], 50, stop=(text[3:6],))])
     assert stopped.finish_reason == "stop"
     assert text[3:6] not in stopped.text
@@ -254,7 +245,7 @@ def test_a_fresh_engine_gives_the_same_bits(engine: Engine, checkpoint: Path) ->
 
 
 def test_yarn_reaches_beyond_the_original_length(engine: Engine) -> None:
-    """At 6,000 tokens YaRN on must differ from off, and the engine must take them (cases 18 and 19)."""
+    """The engine takes 6,000 tokens, and there YaRN changes the log-probabilities."""
     assert engine.facts["max_model_len"] >= 8192
     assert engine.facts["rope_tables"][0][0] >= 8192
     long = (PROMPT * 20)[:6000]
@@ -271,7 +262,7 @@ def test_a_longer_setting_than_planned_is_refused(engine: Engine) -> None:
 
 
 def test_zeroed_gate_changes_the_logits(engine: Engine, checkpoint: Path, tmp_path: Path) -> None:
-    """A gate that is loaded but never applied would survive this unharmed (case 24)."""
+    """This fails for a plugin that loads the gate but does not apply it."""
     from harness.models.checkpoint import inspect
 
     layout = inspect(checkpoint).layout

@@ -1,6 +1,6 @@
 """The gated models in vLLM against the authors' own numbers: every oracle folder, TP 1 and 2, eager and compiled.
 
-A wrong packing, a dropped gate, a missing bias or another rope moves some logit by 3 or more; the bar is 1e-3.
+A wrong packing, a missing gate, a missing bias or another rope changes some logit by 3 or more; the bound is 1e-3.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def test_logprobs_and_greedy_tokens(shared: Path, folder: str, architecture: str
         assert engine.facts["model_class"] == architecture
         assert engine.facts["ranks"] == options.tensor_parallel_size
         first = oracle.measured(engine)
-        again = oracle.measured(engine)  # the second time out of the prefix cache
+        again = oracle.measured(engine)  # this time from the prefix cache
         oracle.check_greedy(engine)
-    bar = 2e-3 if "yarn" in folder else 1e-3
-    assert np.abs(first - oracle.logprobs).max() <= bar
-    assert np.abs(again - oracle.logprobs).max() <= bar
+    bound = 2e-3 if "yarn" in folder else 1e-3
+    assert np.abs(first - oracle.logprobs).max() <= bound
+    assert np.abs(again - oracle.logprobs).max() <= bound
 
 
 def test_bfloat16_within_the_reference_s_own_rounding(shared: Path) -> None:

@@ -1,4 +1,4 @@
-"""Plain vLLM with the package installed, in bare scripts as a user would write them (acceptance 5 and 6)."""
+"""Plain vLLM with the package installed, in short scripts like those of a user."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_released_format_loads_in_a_bare_script(shared: Path, tmp_path: Path) ->
 
 
 def test_stock_vllm_would_load_a_released_checkpoint_silently_wrong(shared: Path, tmp_path: Path) -> None:
-    """The danger that the plugin is there for, shown: without it vLLM narrows q_proj to the rows it expects."""
+    """Why the plugin is needed: without it, vLLM narrows q_proj to the rows that it expects and reports no error."""
     oracle = Oracle(shared, "c_elementwise_gqa")
     got = row(bare(tmp_path, shared / "oracles/c_elementwise_gqa", oracle.ids, VLLM_PLUGINS=""))
     assert np.abs(got - oracle.logprobs[-1]).max() > 1

@@ -1,4 +1,4 @@
-"""A gated twin computes its source's function to the bit, in float32 and bfloat16 (acceptance 3)."""
+"""A gated twin computes the same function as its source, to the bit, in float32 and bfloat16."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_twins_that_cannot_be(tiny: Path, tmp_path: Path) -> None:
         make_twin(other, tmp_path / "c", "headwise")
 
 
-def test_the_arms_of_the_tiny_pair_differ_in_the_gate_alone(tiny: Path) -> None:
+def test_the_tiny_checkpoints_differ_only_in_the_gate(tiny: Path) -> None:
     from safetensors.torch import load_file
 
     base = load_file(tiny / "baseline/model.safetensors")

@@ -1,0 +1,120 @@
+"""Start vLLM on a checkpoint: its arguments, its environment, the size of its KV cache, and the check of the plugin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.config import Engine as EngineOptions
+from harness.config import Model
+from harness.engine.requests import EngineError
+from harness.engine.stream import one_line, watch_engine_process
+from harness.gated.watchdog import ENGINE_OF
+from harness.models.checkpoint import Checkpoint
+from harness.models.layout import ARCHITECTURE
+from harness.rope.context import Overrides
+from harness.types import GatedevalError
+
+WORKER = "harness.gated.worker.WorkerExtension"
+_OPTIONAL = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "block_size")
+
+
+def vllm_arguments(
+    model: Model, checkpoint: Checkpoint, tokenizer_dir: Path, options: EngineOptions, overrides: Overrides
+) -> dict[str, Any]:
+    """vLLM's engine arguments. Options that the config leaves out are not passed: vLLM's own defaults apply."""
+    arguments: dict[str, Any] = {
+        "model": str(checkpoint.path),
+        "tokenizer": str(tokenizer_dir),
+        "dtype": model.dtype,
+        "max_model_len": overrides.max_model_len,
+        "hf_overrides": dict(overrides.hf_overrides),
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "enforce_eager": options.enforce_eager,
+        "enable_prefix_caching": options.prefix_caching,
+        "generation_config": "vllm",  # ignore the repository's temperature and penalties
+        "worker_extension_cls": WORKER,
+        "use_tqdm_on_load": False,
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    return arguments | {name: value for name in _OPTIONAL if (value := getattr(options, name)) is not None}
+
+
+def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, options: EngineOptions) -> Any:
+    """A running vLLM engine (`LLMEngine`). vLLM logs to stderr, because stdout is data.
+
+    Raises:
+        GatedevalError: the checkpoint is gated and the gatedeval plugin is not loaded.
+        EngineError: vLLM could not start.
+    """
+    _set_environment(options, kv_cache_gib(checkpoint, options, arguments["max_model_len"]))
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    _check_plugin(checkpoint)
+    try:
+        # This usage context has the batch sizes of offline work (vLLM's LLM class); a server's are smaller.
+        engine = LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+    except Exception as error:
+        raise EngineError(f"vLLM did not start on {checkpoint.path}: {one_line(error)}") from error
+    watch_engine_process(engine.engine_core)
+    return engine
+
+
+def _set_environment(options: EngineOptions, cache_gib: int) -> None:
+    """Set defaults for the environment variables that vLLM reads. Variables that the user has set stay as they are."""
+    os.environ[ENGINE_OF] = str(os.getpid())  # the engine's processes end when this process does
+    defaults = {
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "TOKENIZERS_PARALLELISM": "false",
+        # Every worker would print these: libraries' warnings, and one about shared memory that an engine left behind.
+        "PYTHONWARNINGS": "ignore::FutureWarning,ignore:resource_tracker:UserWarning",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # vLLM's default leaves one core idle
+        "VLLM_CPU_KVCACHE_SPACE": str(cache_gib),
+    }
+    if options.tensor_parallel_size > 1:
+        defaults["VLLM_CPU_OMP_THREADS_BIND"] = _cores_per_rank(options.tensor_parallel_size, os.cpu_count() or 1)
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def _cores_per_rank(ranks: int, cores: int) -> str:
+    """Cores for each rank of a CPU engine, e.g. "0-3|4-7". Without this, all ranks compete for the same cores."""
+    share = max(1, cores // ranks)
+    if share == 1:
+        return "|".join(str(rank % cores) for rank in range(ranks))
+    return "|".join(f"{rank * share}-{(rank + 1) * share - 1}" for rank in range(ranks))
+
+
+def kv_cache_gib(checkpoint: Checkpoint, options: EngineOptions, max_model_len: int) -> int:
+    """KV cache of a CPU engine, in GiB: the configured size, else room for four of the longest prompts (float32).
+
+    The computed size is at least 1 GiB and at most a quarter of the machine's memory.
+    """
+    if options.kv_cache_gib is not None:
+        return max(1, round(options.kv_cache_gib))
+    config, layout = checkpoint.config, checkpoint.layout
+    width = 2 * layout.num_kv_heads * layout.head_dim if layout else 2 * int(config.get("hidden_size", 4096))
+    bytes_per_token = int(config.get("num_hidden_layers", 32)) * width * 4
+    four_prompts = 4 * max_model_len * bytes_per_token / 2**30
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return int(max(1, min(four_prompts + 1, memory / 4)))
+
+
+def _check_plugin(checkpoint: Checkpoint) -> None:
+    """Refuse a gated checkpoint if vLLM does not know its model class: vLLM would load it wrongly without an error."""
+    from vllm import ModelRegistry
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    if checkpoint.architecture == ARCHITECTURE and ARCHITECTURE not in ModelRegistry.get_supported_archs():
+        raise GatedevalError(
+            f"{checkpoint.path} needs {ARCHITECTURE}, which vLLM does not know: the gatedeval plugin is not loaded"
+            " (is VLLM_PLUGINS set to exclude it? is gatedeval installed in this environment?)"
+        )
