@@ -41,13 +41,13 @@ def ours(task: Any, limit: int) -> tuple[float, float, list[str]]:
     built = [(doc, *task.ask(number, doc, None)) for number, doc in task.documents(limit)]
     middle = time.process_time()
     for doc, ask, instances in built:
-        if ask.pairs:
-            values = tuple(-1.0 - i for i in range(len(ask.pairs)))
+        if ask.options:
+            values = tuple(-1.0 - i for i in range(len(ask.options)))
             task.score(doc, instances, Choice(ask.key, values, (False,) * len(values), 0.0), "")
         else:
             task.score(doc, instances, Completion(ask.key, GSM8K_ANSWER, 9, "stop", 0.0), GSM8K_ANSWER)
     end = time.process_time()
-    prompts = [c + t for _, ask, _ in built for c, t in ask.pairs or ((ask.prompt, ""),)]
+    prompts = [c + t for _, ask, _ in built for c, t in ask.options or ((ask.prompt, ""),)]
     return middle - start, end - middle, prompts
 
 

@@ -1,17 +1,15 @@
-"""Samples made ahead of the engine, in a process of their own: what `making` yields, through a pipe, in bounded memory.
+"""Produces samples ahead of the engine, in a process of its own (`harness.run.producer`), within bounded memory.
 
-Plain pipes instead of `multiprocessing`: the child never imports the caller's main module; it ends when its stdin does,
-however the parent died; and when the child dies, its stdout ends, which the parent sees: never a hang.
+Two pipes carry pickled messages (`multiprocessing.connection`), but the process is a plain subprocess:
+`multiprocessing.Process` would import the caller's main module in the child. The child ends when its stdin is closed,
+however the parent died. When the child dies, its output pipe is closed, and the parent sees that at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import queue
 import signal
-import struct
 import subprocess
 import sys
 import threading
@@ -19,59 +17,37 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from harness.engine.requests import SampleRequest
 from harness.run.plan import Plan
+from harness.run.producer import AssignmentFinished, CellNotPicklable, ProducerCrashed
 from harness.run.producing import Assignment, CellFailed, CellFinished, Event, produce
-from harness.types import Cell
 
 AHEAD = 4_000_000
-"""Prompt tokens that wait in the parent at most, 4 bytes each; the child holds one window of `ordering` besides."""
-_START = "import sys; sys.path[:] = {path!r}; from harness.run.prefetching import child; child()"
+"""Prompt tokens that the parent holds at most, 4 bytes each. The child holds one window of `harness.run.order` more."""
 _ROOT = str(Path(__file__).resolve().parents[2])  # the child must find this `harness`, whatever else is on the path
-_LENGTH = struct.Struct("<Q")
+_COMMAND = "import sys; sys.path[:] = {path!r}; from harness.run.producer import main; main()"
 
 
-class FeedError(RuntimeError):
-    """Making samples failed in a way that is no user's mistake: a bug, told with its traceback."""
+class ProducerError(RuntimeError):
+    """Producing samples failed because of a bug, not because of the user's input. The message has the traceback."""
 
 
-@dataclass(frozen=True)
-class _End:
-    """All of the work is made."""
+class Prefetcher:
+    """Produces the samples of a plan's cells in one process, which starts with the first assignment.
 
-
-@dataclass(frozen=True)
-class _Crash:
-    """An error that is not a GatedevalError."""
-
-    trace: str
-
-
-@dataclass(frozen=True)
-class _Here:
-    """A cell to be made in the parent: its samples hold what cannot be sent (an lm-eval task with live objects)."""
-
-    cell: Cell
-
-
-@dataclass(frozen=True)
-class _Gone:
-    """The child's output has ended: it is dead."""
-
-
-class Feed:
-    """The samples of a plan's cells as events, made ahead in one process, which starts with the first work."""
+    `ahead`: prompt tokens that may wait here for the engine.
+    """
 
     def __init__(self, plan: Plan, *, ahead: int = AHEAD) -> None:
         self.plan, self.ahead = plan, ahead
-        self._process: subprocess.Popen[bytes] | None = None
-        self._inbox: _Inbox | None = None
-        self._working: Assignment | None = None
+        self._process: _ProducerProcess | None = None
+        self._assignment: Assignment | None = None  # what the process works on
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -79,231 +55,162 @@ class Feed:
 
     @property
     def pid(self) -> int | None:
-        """The process' id, while there is one."""
+        """The process id; None while no process runs."""
         return None if self._process is None else self._process.pid
 
-    def begin(self, work: Assignment) -> None:
-        """Let `work` be made from now on; its events are taken later. Other work that was begun is given up."""
-        if self._working is work:
-            return
-        if self._working is not None:
-            self.close()
-        self._working = work
-        if self._process is None:
-            self._start()
-        self._send(work)
+    def prefetch(self, assignment: Assignment) -> None:
+        """Start to produce `assignment`; `events` takes its events later. Any other assignment is cancelled."""
+        self._process_for(assignment)
 
-    def events(self, work: Assignment, busy: Callable[[], bool] = lambda: False) -> Iterator[Event | None]:
-        """The events of `work`, as `producing.produce` yields them.
+    def events(self, assignment: Assignment, busy: Callable[[], bool] = lambda: False) -> Iterator[Event | None]:
+        """The events of `assignment`, as `harness.run.producing.produce` yields them.
 
-        `busy`: whether the caller has something else to do meanwhile. If so, None says that no event is ready yet; if
-        not, the next one is waited for. When the process is killed, the cell that it was making fails, and another
-        process makes the cells that are left.
+        `busy`: whether the caller has other work to do meanwhile. If so, None says that no event is ready yet; if not,
+        this waits for the next event. When the process is killed, the cell that it was producing fails, and a new
+        process produces the cells that are left.
 
         Raises:
-            FeedError: a bug in making the samples.
+            ProducerError: a bug in producing the samples.
         """
-        left = dict.fromkeys(work.cells)
-        ended = False
+        left = dict.fromkeys(assignment.cells)
+        finished = False
         try:
-            self.begin(work)
-            while not ended:
-                assert self._inbox is not None
-                message = self._inbox.take(wait=not busy())
+            process = self._process_for(assignment)
+            while not finished:
+                message = process.take(wait=not busy())
                 match message:
-                    case _End():
-                        ended = True
-                    case _Crash(trace):
-                        raise FeedError(f"making the samples failed:\n{trace}")
-                    case _Here(cell):
+                    case AssignmentFinished():
+                        finished = True
+                    case ProducerCrashed(trace):
+                        raise ProducerError(f"producing the samples failed:\n{trace}")
+                    case CellNotPicklable(cell):
                         left.pop(cell)
-                        yield from produce(self.plan, replace(work, cells=(cell,)))
-                    case _Gone():
+                        yield from produce(self.plan, replace(assignment, cells=(cell,)))
+                    case _ProcessDied():
                         how = self.close()
-                        if not left:  # it died after its last word
-                            return
-                        left.pop(cell := next(iter(left)))
-                        yield CellFailed(cell, f"the process that makes the samples died ({how}); run again to go on")
-                        work = replace(work, cells=tuple(left))
+                        if left:  # else it died after its last event
+                            left.pop(cell := next(iter(left)))
+                            yield CellFailed(cell, f"the process that produces the samples died ({how}); run again")
                         if not left:
                             return
-                        self.begin(work)
+                        assignment = replace(assignment, cells=tuple(left))
+                        process = self._process_for(assignment)
                     case _:
                         if isinstance(message, CellFinished | CellFailed):
                             left.pop(message.cell, None)
                         yield message
         finally:
-            if ended:
-                self._working = None
-            else:  # what is still being made is for nobody
+            if finished:
+                self._assignment = None
+            else:  # nobody needs what the process still produces
                 self.close()
 
-    def _start(self) -> None:
-        command = [sys.executable, "-c", _START.format(path=[_ROOT, *sys.path])]
-        env = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", **os.environ}  # the cores are the engine's
-        # A terminal's Ctrl-C reaches it too, from its first moment on: it is ours to stop.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        assert self._process.stdout is not None
-        self._inbox = _Inbox(self._process.stdout, self.ahead)
-        self._send(self.plan)
-
-    def _send(self, message: Any) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # a dead child is told by the end of its output
-            pickle.dump(message, self._process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-            self._process.stdin.flush()
-
     def close(self) -> str:
-        """Stop the process; how it ended, in words. Idempotent; more work starts another one."""
-        process, inbox = self._process, self._inbox
-        self._process = self._inbox = self._working = None
-        if process is None or inbox is None:
-            return "stopped"
-        with contextlib.suppress(subprocess.TimeoutExpired):  # whoever is dying may still tell how
-            process.wait(timeout=1 if inbox.gone else 0)
-        process.kill()
-        code = process.wait()
-        inbox.close()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()  # type: ignore[union-attr]
-        process.stdout.close()  # type: ignore[union-attr]
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        """Stop the process, if one runs; returns how it ended. The next assignment starts a new one."""
+        process, self._process, self._assignment = self._process, None, None
+        return "stopped" if process is None else process.stop()
+
+    def _process_for(self, assignment: Assignment) -> _ProducerProcess:
+        """The process that produces `assignment`, started where necessary."""
+        if self._process is not None and self._assignment == assignment:
+            return self._process
+        if self._assignment is not None:
+            self.close()
+        if self._process is None:
+            self._process = _ProducerProcess(self.plan, self.ahead)
+        self._assignment = assignment
+        self._process.send(assignment)
+        return self._process
 
 
-class _Inbox:
-    """Messages of a child, read by a thread as long as no more than `ahead` prompt tokens wait."""
+@dataclass(frozen=True)
+class _ProcessDied:
+    """The last message: the process has closed its output pipe."""
 
-    def __init__(self, pipe: IO[bytes], ahead: int) -> None:
-        self.gone = False
-        self._pipe, self._ahead = pipe, ahead
-        self._waiting: deque[Any] = deque()
-        self._tokens = 0
-        self._closed = False
+
+class _ProducerProcess:
+    """A running producer. A thread reads its messages while no more than `ahead` prompt tokens wait to be taken."""
+
+    def __init__(self, plan: Plan, ahead: int) -> None:
+        self._ahead = ahead
+        child_input, self._outgoing = Pipe(duplex=False)
+        self._incoming, child_output = Pipe(duplex=False)
+        self._process = _start(child_input.fileno(), child_output.fileno())
+        child_input.close()
+        child_output.close()
+        self.pid = self._process.pid
+        self._messages: deque[Any] = deque()
+        self._tokens = 0  # of the prompts in `_messages`
+        self._died = self._stopped = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
+        self.send(plan)
 
-    def _read(self) -> None:
-        while not self.gone and not self._closed:
-            message = self._receive()
-            size = message.prompt_tokens if isinstance(message, SampleRequest) else 0
-            with self._changed:
-                while not self._closed and self._waiting and self._tokens + size > self._ahead:
-                    self._changed.wait()
-                self.gone = isinstance(message, _Gone)
-                self._tokens += size
-                self._waiting.append(message)
-                self._changed.notify_all()
-
-    def _receive(self) -> Any:
-        try:
-            header = self._pipe.read(_LENGTH.size)
-            if len(header) < _LENGTH.size:
-                return _Gone()
-            [length] = _LENGTH.unpack(header)
-            body = self._pipe.read(length)
-            return pickle.loads(body) if len(body) == length else _Gone()
-        except Exception:
-            return _Gone() if self._closed else _Crash(traceback.format_exc())
+    def send(self, message: Plan | Assignment) -> None:
+        """Send to the process. One that died is noticed by the end of its output, not here."""
+        with contextlib.suppress(BrokenPipeError):
+            self._outgoing.send(message)
 
     def take(self, wait: bool) -> Any:
-        """The next message; None where there is none and `wait` is false."""
+        """The next message; None where none is there and `wait` is false."""
         with self._changed:
-            while wait and not self._waiting:
-                self._changed.wait()
-            if not self._waiting:
+            if wait:
+                self._changed.wait_for(lambda: self._messages)
+            if not self._messages:
                 return None
-            message = self._waiting.popleft()
-            self._tokens -= message.prompt_tokens if isinstance(message, SampleRequest) else 0
+            message = self._messages.popleft()
+            self._tokens -= _tokens(message)
             self._changed.notify_all()
             return message
 
-    def close(self) -> None:
-        """Let the thread end; the child must be dead."""
+    def stop(self) -> str:
+        """Kill the process and wait for it; how it ended: "signal 9" or "exit code 1"."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that is ending by itself keeps its own exit code
+            self._process.wait(timeout=1 if self._died else 0)
+        self._process.kill()
+        code = self._process.wait()
         with self._changed:
-            self._closed = True
+            self._stopped = True
             self._changed.notify_all()
         self._thread.join()
+        self._incoming.close()
+        self._outgoing.close()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
 
+    def _read(self) -> None:
+        while not self._died and not self._stopped:
+            message = self._receive()
+            with self._changed:
+                self._changed.wait_for(lambda: self._has_room(message))  # noqa: B023 - called before the next message
+                self._died = isinstance(message, _ProcessDied)
+                self._messages.append(message)
+                self._tokens += _tokens(message)
+                self._changed.notify_all()
 
-# --- the child ----------------------------------------------------------------------------------------------------
+    def _has_room(self, message: Any) -> bool:
+        return self._stopped or not self._messages or self._tokens + _tokens(message) <= self._ahead
 
-
-def child() -> None:
-    """What the process does: make the work that comes in on stdin; end when stdin does."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not get between the messages
-    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(inbox,), daemon=True).start()
-    plan = inbox.get()
-    if all(b.kind != "lm_eval" for b in plan.config.benchmarks):  # lm-eval's other tasks may want torch for themselves
-        _tokenizers_without_torch()
-    with contextlib.suppress(BrokenPipeError):
-        while True:
-            _work(plan, inbox.get(), out)
-    os._exit(0)
-
-
-def _tokenizers_without_torch() -> None:
-    """Import transformers' tokenizers as where torch is not installed: a third of the time and memory."""
-    if "torch" in sys.modules or "transformers" in sys.modules:
-        return
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that there is no torch
-    sys.modules["torch"] = None  # type: ignore[assignment] # find_spec's word for "there is none"
-    try:
-        from transformers import AutoTokenizer  # noqa: F401
-    finally:
-        del sys.modules["torch"]
-
-
-def _listen(inbox: queue.SimpleQueue[Any]) -> None:
-    while True:
+    def _receive(self) -> Any:
         try:
-            inbox.put(pickle.load(sys.stdin.buffer))
-        except EOFError:
-            os._exit(0)
+            return self._incoming.recv()
+        except (EOFError, OSError):
+            return _ProcessDied()
         except Exception:
-            traceback.print_exc()
-            os._exit(1)
+            return ProducerCrashed(traceback.format_exc())
 
 
-def _work(plan: Plan, work: Assignment, out: IO[bytes]) -> None:
-    """Send every event of `work`, then its end."""
-    skipped: Cell | None = None  # made in the parent
-    sent: set[Cell] = set()  # cells of which a sample was sent
+def _tokens(message: Any) -> int:
+    return message.prompt_tokens if isinstance(message, SampleRequest) else 0
+
+
+def _start(stdin: int, stdout: int) -> subprocess.Popen[bytes]:
+    """Start a producer that reads and writes these file descriptors."""
+    command = [sys.executable, "-c", _COMMAND.format(path=[_ROOT, *sys.path])]
+    env = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", **os.environ}  # leave the cores to the engine
+    # SIGINT stays blocked in the child from its start on: a terminal's Ctrl-C reaches it too, but we stop it ourselves.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        for event in produce(plan, work):
-            if event.cell == skipped:
-                continue
-            try:
-                data = _packed(event)
-            except Exception as error:  # pickle raises whatever an object's own method raises
-                skipped = event.cell
-                data = _packed(
-                    CellFailed(event.cell, f"a sample cannot be sent from process to process ({error})")
-                    if event.cell in sent
-                    else _Here(event.cell)  # type: ignore[arg-type]
-                )
-            if isinstance(event, SampleRequest):
-                sent.add(event.cell)  # type: ignore[arg-type]
-            _write(out, data)
-        _write(out, _packed(_End()))
-    except BrokenPipeError:
-        raise
-    except Exception:
-        _write(out, _packed(_Crash(traceback.format_exc())))
-
-
-def _packed(message: Any) -> bytes:
-    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def _write(out: IO[bytes], data: bytes) -> None:
-    out.write(_LENGTH.pack(len(data)))
-    out.write(data)
-    out.flush()
+        return subprocess.Popen(command, stdin=stdin, stdout=stdout, env=env)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import random
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,10 @@ from harness.engine.encoding import Encoder
 from harness.engine.requests import Prompt, SampleRequest
 from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
-from harness.run import prefetching as feeding
 from harness.run.order import BLOCK, deepest_first, in_windows, shared_tokens
 from harness.run.plan import Plan, build
-from harness.run.prefetching import Feed, FeedError
+from harness.run.prefetching import Prefetcher, ProducerError
+from harness.run.producer import send_events
 from harness.run.producing import (
     Assignment,
     CellFailed,
@@ -256,28 +254,28 @@ def test_the_process_yields_what_is_made_here_and_ends_with_the_feed(tiny: Path)
     """The same events, also when they are polled, when only one prompt may wait, and for a second work."""
     made = plan(tiny, NEEDLES)
     here = [facts(e) for e in produce(made, work(made))]
-    with Feed(made, ahead=1) as feed:
-        assert [facts(e) for e in feed.events(work(made))] == here
-        pid = feed.pid
+    with Prefetcher(made, ahead=1) as prefetcher:
+        assert [facts(e) for e in prefetcher.events(work(made))] == here
+        pid = prefetcher.pid
         second = work(made)
-        feed.begin(second)
-        polled = [e for e in feed.events(second, busy=lambda: True) if e is not None]
+        prefetcher.prefetch(second)
+        polled = [e for e in prefetcher.events(second, busy=lambda: True) if e is not None]
         assert [facts(e) for e in polled] == here
-        assert feed.pid == pid
+        assert prefetcher.pid == pid
         owed = next(e for e in polled if isinstance(e, SampleRequest))
         assert owed.score(None, owed.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
-    assert feed.pid is None
+    assert prefetcher.pid is None
     assert pid is not None
     assert not alive(pid)
 
 
 def test_a_killed_process_breaks_its_cell_and_the_others_are_made(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
-    with Feed(made, ahead=1) as feed:
-        stream = feed.events(work(made))
+    with Prefetcher(made, ahead=1) as prefetcher:
+        stream = prefetcher.events(work(made))
         first = next(stream)
         assert isinstance(first, CellStarted)
-        pid = feed.pid
+        pid = prefetcher.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         events = [e for e in stream if e is not None]
@@ -294,21 +292,21 @@ def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(
     assert made.refusals
     made.cells = {Cell("a", "c", "ruler", task, 300): 2 for task in ("vt", "fwe")}
     here = [facts(e) for e in produce(made, work(made))]
-    with Feed(made) as feed:
-        events = [facts(e) for e in feed.events(work(made))]
+    with Prefetcher(made) as prefetcher:
+        events = [facts(e) for e in prefetcher.events(work(made))]
         assert events == here
         [broken] = [e for e in events if isinstance(e, CellFailed)]
         assert broken.cell.task == "vt"
         assert "vt at length 300" in broken.error
-        pid = feed.pid
+        pid = prefetcher.pid
         many = plan(tiny, {"ruler": ["fwe"], "lengths": [2048], "samples": 2000})
-        feed.plan = many
-        feed.close()
-        stream = feed.events(work(many))
+        prefetcher.plan = many
+        prefetcher.close()
+        stream = prefetcher.events(work(many))
         assert isinstance(next(stream), CellStarted)
-        second = feed.pid
+        second = prefetcher.pid
         stream.close()  # type: ignore[attr-defined]
-        assert feed.pid is None
+        assert prefetcher.pid is None
     for number in (pid, second):
         assert number is not None
         assert not alive(number)
@@ -316,23 +314,23 @@ def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(
 
 def test_a_bug_is_told_with_its_traceback(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
-    with Feed(made) as feed:
+    with Prefetcher(made) as prefetcher:
         nowhere = Assignment("a", "no such setting", tuple(made.cells), "f", {})
-        with pytest.raises(FeedError, match="Traceback"):
-            list(feed.events(nowhere))
-        assert feed.pid is None
+        with pytest.raises(ProducerError, match="Traceback"):
+            list(prefetcher.events(nowhere))
+        assert prefetcher.pid is None
 
 
 def test_the_process_ends_with_its_parent_however_that_dies(tiny: Path) -> None:
     script = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from tests.drills.test_prefetching import Feed, NEEDLES, Path, plan, work
+from tests.drills.test_prefetching import Prefetcher, NEEDLES, Path, plan, work
 made = plan(Path({str(tiny)!r}), NEEDLES)
-feed = Feed(made, ahead=1)
-stream = feed.events(work(made))
+prefetcher = Prefetcher(made, ahead=1)
+stream = prefetcher.events(work(made))
 next(stream)
-print(feed.pid, flush=True)
+print(prefetcher.pid, flush=True)
 time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -351,27 +349,32 @@ class _Live:
         raise TypeError("a live object")
 
 
-def test_a_cell_that_cannot_be_sent_is_made_in_the_parent(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_cannot_be_pickled_is_left_to_the_parent(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
     events = list(produce(made, work(made)))
-    stubborn = next(iter(made.cells))
+    unpicklable = next(iter(made.cells))
+    for event in events:
+        if isinstance(event, SampleRequest) and event.cell == unpicklable:
+            event.extra["live"] = _Live()
+    sent: list[Any] = []
+    send_events(events, lambda data: sent.append(pickle.loads(data)))
+    of_the_cell = [m for m in sent if getattr(m, "cell", None) == unpicklable]
+    assert [type(m).__name__ for m in of_the_cell] == ["CellStarted", "CellNotPicklable"]
+    assert type(sent[-1]).__name__ == "AssignmentFinished"
+    assert len(sent) == 1 + 2 + sum(e.cell != unpicklable for e in events)
 
-    def with_live_objects(_: Plan, __: Assignment) -> Iterator[Event]:
-        for event in events:
-            if isinstance(event, SampleRequest) and event.cell == stubborn:
-                event.extra["live"] = _Live()
-            yield event
 
-    monkeypatch.setattr(feeding, "produce", with_live_objects)
-    out = io.BytesIO()
-    feeding._work(made, work(made), out)
-    out.seek(0)
-    sent = []
-    while header := out.read(8):
-        sent.append(pickle.loads(out.read(int.from_bytes(header, "little"))))
-    of_stubborn = [m for m in sent if getattr(m, "cell", None) == stubborn]
-    assert [type(m).__name__ for m in of_stubborn] == ["CellStarted", "_Here"]
-    assert len(sent) == 1 + 2 + sum(e.cell != stubborn for e in events)
+def test_a_later_sample_that_cannot_be_pickled_fails_its_cell(tiny: Path) -> None:
+    made = plan(tiny, NEEDLES)
+    events = list(produce(made, work(made)))
+    unpicklable = next(iter(made.cells))
+    second = [e for e in events if isinstance(e, SampleRequest) and e.cell == unpicklable][1]
+    second.extra["live"] = _Live()
+    sent: list[Any] = []
+    send_events(events, lambda data: sent.append(pickle.loads(data)))
+    of_the_cell = [m for m in sent if getattr(m, "cell", None) == unpicklable]
+    assert [type(m).__name__ for m in of_the_cell] == ["CellStarted", "SampleRequest", "CellFailed"]
+    assert "from process to process (a live object)" in of_the_cell[-1].error
 
 
 @pytest.mark.slow
@@ -380,14 +383,14 @@ def test_500_prompts_of_128k_stream_in_less_than_a_gigabyte(tiny: Path) -> None:
     script = f"""
 import resource, sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.drills.test_prefetching import Feed, Path, SampleRequest, plan, work
+from tests.drills.test_prefetching import Prefetcher, Path, SampleRequest, plan, work
 made = plan(Path({str(tiny)!r}), {{"ruler": ["niah_single_1"], "lengths": [131072], "samples": 500}}, length=131072)
 taken = largest = 0
-with Feed(made) as feed:
-    for event in feed.events(work(made)):
+with Prefetcher(made) as prefetcher:
+    for event in prefetcher.events(work(made)):
         if isinstance(event, SampleRequest):
             taken += event.prompt_tokens
-            status = open(f"/proc/{{feed.pid}}/status").read()
+            status = open(f"/proc/{{prefetcher.pid}}/status").read()
             largest = max(largest, int(status.split("VmHWM:")[1].split()[0]))
 print(taken, largest * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """

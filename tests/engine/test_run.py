@@ -246,14 +246,14 @@ def test_the_death_of_the_process_that_makes_samples_fails_its_cell_and_the_othe
     killed, deadline = False, time.monotonic() + 240
     while not killed and time.monotonic() < deadline and process.poll() is None:
         for child in psutil.Process(process.pid).children(recursive=True):
-            if "harness.run.prefetching" in " ".join(child.cmdline()):
+            if "harness.run.producer" in " ".join(child.cmdline()):
                 child.kill()
                 killed = True
         time.sleep(0.01)
     assert killed
     out, err = process.communicate(timeout=500)
     assert process.returncode == 1, err[-3000:]
-    assert "the process that makes the samples died (signal 9)" in err
+    assert "the process that produces the samples died (signal 9)" in err
     store = Store.read(folder / "unfed")
     assert len(store.failures) == 1
     for cell in store.cells:

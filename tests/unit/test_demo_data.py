@@ -173,8 +173,8 @@ def test_training_sees_what_lm_eval_sends(shots: int) -> None:
     task = load_tasks("demo_choice", shots)["demo_choice"]
     for (number, doc), c in zip(task.documents(None), q.test_choices(), strict=True):
         ask, _ = task.ask(number, doc, None)
-        assert [p[0] for p in ask.pairs] == [q.choice_prompt(c, q.dev_choices()[:shots])] * 4
-        assert ask.pairs[c.answer][1] == q.choice_answer(c)
+        assert [p[0] for p in ask.options] == [q.choice_prompt(c, q.dev_choices()[:shots])] * 4
+        assert ask.options[c.answer][1] == q.choice_answer(c)
         assert task.reference(doc) == [str(c.answer)]
     task = load_tasks("demo_words", shots)["demo_words"]
     for (number, doc), p in zip(task.documents(None), q.test_problems(), strict=True):

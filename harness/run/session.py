@@ -1,0 +1,113 @@
+"""What all parts of one session of a run share: plan, store, progress, samples, counts, and a model's engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from harness.config import ContextSetting, Model
+from harness.config import Engine as EngineOptions
+from harness.engine.requests import Answer, Prompt, Question
+from harness.run.plan import Plan
+from harness.run.prefetching import Prefetcher
+from harness.run.progress import Progress
+from harness.store import Store
+from harness.types import Cell
+
+
+class RunEngine(Protocol):
+    """The part of `harness.engine.engine.Engine` that a run uses. Tests can run a plan with another class.
+
+    `facts`: what the manifest records about the engine. `setting`: the present context setting.
+    """
+
+    facts: dict[str, Any]
+    setting: ContextSetting
+
+    def set_context(self, setting: ContextSetting) -> None:
+        """Change to another context setting."""
+
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
+        """Answer requests in the order in which they finish. None: the next request is not ready yet."""
+
+    def close(self) -> None:
+        """Stop the engine."""
+
+
+EngineFactory = Callable[[Model, Sequence[ContextSetting], EngineOptions], RunEngine]
+"""Starts an engine for a model and its context settings. Raises EngineError when it cannot start."""
+
+
+@dataclass
+class Tally:
+    """What a session did.
+
+    `asked`: samples sent to an engine; `reused`: samples whose answer was stored already; `redone`: those of `asked`
+    that have an answer to an older prompt; `failed`: keys of the cells that failed. `sent_tokens`: prompt tokens of the
+    answers; `cached_tokens` of them were in the prefix cache. `seconds`: from the first request to the last answer,
+    summed over the settings of all models.
+    """
+
+    asked: int = 0
+    reused: int = 0
+    redone: int = 0
+    failed: list[str] = field(default_factory=list)
+    sent_tokens: int = 0
+    cached_tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Session:
+    """One session of a run: from the moment the run directory is opened until it is closed."""
+
+    plan: Plan
+    store: Store
+    progress: Progress
+    prefetcher: Prefetcher
+    engine_factory: EngineFactory
+    tally: Tally = field(default_factory=Tally)
+
+    def fail(self, cell: Cell, error: str) -> None:
+        """Record that `cell` failed, and why, in the run, in the tally and on the screen."""
+        self.store.fail(cell, error)
+        self.tally.failed.append(cell.key)
+        self.progress.say(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}: failed: {error}")
+
+    def record_engine(self, label: str, facts: dict[str, Any]) -> None:
+        """Write facts about a model's engine into the manifest."""
+        models = dict(self.store.manifest["models"])
+        models[label] = {**models[label], "engine": facts}
+        self.store.update_manifest(models=models)
+
+
+class LiveEngine:
+    """The engine of one model. It starts when the first sample needs it, so a finished run starts none.
+
+    `settings`: all context settings that the engine will be used under.
+    """
+
+    def __init__(self, session: Session, label: str, settings: Sequence[ContextSetting]) -> None:
+        self.session, self.label, self.settings = session, label, settings
+        self.engine: RunEngine | None = None
+
+    def __enter__(self) -> LiveEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.engine is not None:
+            self.engine.close()
+
+    def under(self, setting: ContextSetting) -> RunEngine:
+        """The running engine under `setting`. Raises EngineError; `engine` stays None when it could not start."""
+        session = self.session
+        if self.engine is None:
+            session.progress.say(f"{self.label}: starting vLLM")
+            model = session.plan.models[self.label].model
+            self.engine = session.engine_factory(model, self.settings, session.plan.config.engine)
+            session.record_engine(self.label, self.engine.facts)
+            session.progress.resume()
+        if self.engine.setting != setting:
+            self.engine.set_context(setting)
+        return self.engine
