@@ -53,9 +53,7 @@ def length_figure(lines: Sequence[Curve], lengths: list[int], models: list[str])
         panel.set_ylabel("RULER score")
     names = [m for m in models if m in handles]
     fit = int(COLUMN * across / (0.5 + 0.06 * max(map(len, names))))
-    figure.legend(
-        [handles[m] for m in names], names, loc="outside lower center", ncols=max(1, min(3, len(names), fit))
-    )
+    figure.legend([handles[m] for m in names], names, loc="outside lower center", ncols=max(1, min(3, len(names), fit)))
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -21,11 +21,11 @@ _BOTH: dict[str, Any] = {
     "axes.axisbelow": True, "grid.color": RULE, "ytick.major.size": 0, "legend.frameon": False,
     "svg.hashsalt": "gatedeval", "svg.fonttype": "none", "pdf.fonttype": 42,
 }  # fmt: skip
-PAPER: Mapping[str, Any] = _BOTH | {
+PAPER: dict[str, Any] = _BOTH | {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7,
     "ytick.labelsize": 7, "lines.linewidth": 1.2, "lines.markersize": 3.5, "grid.linewidth": 0.5,
 }  # fmt: skip
-SCREEN: Mapping[str, Any] = _BOTH | {
+SCREEN: dict[str, Any] = _BOTH | {
     "font.size": 13, "axes.titlesize": 13, "axes.labelsize": 13, "xtick.labelsize": 13, "ytick.labelsize": 13,
     "lines.linewidth": 2, "lines.markersize": 7, "grid.linewidth": 1,
 }  # fmt: skip
@@ -46,7 +46,7 @@ def look(model: str, models: Sequence[str]) -> Look:
 
 
 @contextmanager
-def drawing(style: Mapping[str, Any]) -> Iterator[None]:
+def drawing(style: dict[Any, Any]) -> Iterator[None]:
     """Draw and save figures under `style` (PAPER or SCREEN) and matplotlib's own defaults."""
     import matplotlib
 

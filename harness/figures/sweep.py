@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.figures.colours import EMPTY, score_colour
 from harness.figures.heat import Field, draw_heat
@@ -63,7 +63,7 @@ def sweep_figure(found: Sequence[Panel], notes: Sequence[str] = ()) -> Figure:
         axes = figure.add_axes((x / width, bottom / height, fields_wide / width, fields_high / height))
         draw_heat(axes, _fields(panel), panel.bases, panel.factors, fontsize=12)
         axes.set_xlabel("YaRN factor")
-        at = {"xycoords": "axes fraction", "textcoords": "offset points"}
+        at: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
         axes.annotate("base", (0, 1), (-7, 6), ha="right", **at)
         axes.annotate(titles[id(panel)], (0, 1), (0, 40), fontweight="bold", **at)
         if not math.isnan(panel.native):

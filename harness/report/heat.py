@@ -19,9 +19,7 @@ def heat_table(grid: Grid, *, difference: bool = False, decimals: int = 1) -> Ma
         for name, row, counts in zip(grid.rows, fields, grid.counts.tolist(), strict=True)
     ]
     columns = list(zip(map(length_title, grid.columns), _unequal_counts(grid), strict=True))
-    return render(
-        "heat", title=grid.title, columns=columns, rows=rows, hex_colour=hex_colour, text_colour=text_colour
-    )
+    return render("heat", title=grid.title, columns=columns, rows=rows, hex_colour=hex_colour, text_colour=text_colour)
 
 
 def _unequal_counts(grid: Grid) -> list[int | None]:

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness.figures.sweep import sweep_svg
 from harness.models.tiny import make_tiny
 from harness.report import report
-from harness.report.sweepmap import sweep_svg
 from harness.run import sweep
 from harness.run.plan import build as build_plan
 from harness.run.runner import run as run_plan
@@ -189,7 +189,10 @@ def test_svg(tiny: Path, tmp_path: Path) -> None:
     assert all(0 <= float(t.attrib["x"]) <= width for t in root.iter() if "x" in t.attrib)
     assert all(0 <= float(t.attrib["y"]) <= height for t in root.iter() if "y" in t.attrib)
     assert image == sweep_svg(Store.read(tmp_path / "run"))
-    assert image in report(store)
+    page = report(store)
+    assert 'id="sweep"' in page
+    assert root.attrib["aria-label"] in page, "the report shows the same map"
+    assert all(f">{word}</text>" in page for word in ("60.0*", "\u2013", "YaRN factor"))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.figures import save_figures
+from harness.figures.curves import length_figure
+from harness.figures.style import COLUMN
 from harness.store import Store
 from harness.tables.curves import curves
 from harness.types import Cell, GatedevalError
 from tests.support.sample_runs import config, table5_cells, write_run
-
-pytest.importorskip("matplotlib", reason="figures are drawn with matplotlib, which is not installed")
-from harness.figures import COLUMN, heat_figure, length_figure, save_figures
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,25 @@ def test_a_run_without_averages_cannot_be_drawn(tmp_path: Path) -> None:
         save_figures(tmp_path / "r", formats=("bmp",))
 
 
-def test_matplotlib_is_asked_for_only_when_drawing(run: Path) -> None:
-    assert heat_figure.__module__ == "harness.figures"
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; import harness.figures as f\n"
-        "from harness.types import GatedevalError\n"
-        "try: f.save_figures(sys.argv[1])\nexcept GatedevalError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True)
-    assert re.match(r"figures need matplotlib, .*pip install", done.stdout), done.stderr
+def test_a_label_is_text_and_no_formula(tmp_path: Path) -> None:
+    models = ("price $5_a$ & <b>", "b\u00e4r \u6a21\u578b")
+    files = save_figures(write_run(tmp_path / "r", config(models=models)), tmp_path, ("svg",))
+    words = [e.text for e in ET.parse(files[0]).iter() if e.tag.endswith("text")]
+    assert set(models) <= set(words)
+
+
+def test_every_model_of_many_has_one_line_in_the_legend(tmp_path: Path) -> None:
+    models = [f"a model with a long label, number {i}" for i in range(7)]
+    files = save_figures(write_run(tmp_path / "r", config(models=models), n=3), tmp_path, ("svg",))
+    root = ET.parse(files[0]).getroot()
+    width = float(root.attrib["width"])
+    legend = [e for e in root.iter() if e.tag.endswith("text") and e.text in models]
+    assert [e.text for e in legend] == models
+    places = [re.search(r"translate\(([-\d.]+)", e.attrib.get("transform", "")) for e in legend]
+    lefts = [float(p.group(1)) if p else float(e.attrib["x"]) for p, e in zip(places, legend, strict=True)]
+    assert all(0 <= left < width for left in lefts)
+
+
+def test_matplotlib_is_imported_only_when_drawing() -> None:
+    code = "import sys; import harness.figures, harness.report; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

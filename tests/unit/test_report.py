@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import numpy as np
 import pytest
 
 from harness.config.names import RULER_TASKS
+from harness.figures.colours import DIFFERENCES, SCORES, blend, text_colour
 from harness.report import report, write_report
-from harness.report.heat import heat_table, ink
+from harness.report.heat import heat_table
 from harness.report.samples import browser_data
 from harness.store import Store
 from harness.store.files import to_line
@@ -68,16 +71,69 @@ def test_the_page_holds_every_part_and_every_sample(run: Path) -> None:
     assert data["texts"][row[5]][4] == ["... it is 1005. Next"]
 
 
-def test_nothing_a_model_said_becomes_markup(run: Path) -> None:
-    page = report(Store.read(run))
-    assert page.count("<script") == 2, "the data and the browser's own script"
-    assert "<b>gated</b>" not in page
-    assert page.count("window.evil") == page.count("&lt;script&gt;window.evil") + page.count(
-        "onerror=&#x27;window.evil"
-    )
-    assert "<img" not in page
-    assert not re.search(r"(src|href)=[\"']?(https?:)?//", page), "nothing is loaded"
-    assert "default-src 'none'" in page
+class Elements(HTMLParser):
+    """What a browser would build of a page: its elements with their attributes, and its visible text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def ids(self) -> list[str]:
+        return [attributes["id"] or "" for _, attributes in self.found if "id" in attributes]
+
+
+def test_no_text_of_a_run_becomes_markup(run: Path) -> None:
+    page = Elements(report(Store.read(run)))
+    tags = [tag for tag, _ in page.found]
+    assert tags.count("script") == 2, "the data and the browser's own script"
+    assert not {"img", "iframe", "link", "object"} & set(tags)
+    assert not [key for _, attributes in page.found for key in attributes if key.startswith("on")]
+    assert EVIL in page.texts, "the caption shows it as it is"
+    assert "<b>gated</b>" in page.texts
+    links = [v for _, attributes in page.found for k, v in attributes.items() if k in ("src", "href", "xlink:href")]
+    assert links
+    assert all(link and link.startswith("#") for link in links), "nothing is loaded"
+    policy = next(a["content"] for _, a in page.found if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_references_inside_the_page_are_unique_and_lead_somewhere(run: Path) -> None:
+    text = report(Store.read(run))
+    page = Elements(text)
+    ids = page.ids()
+    assert len(ids) == len(set(ids)), "several figures in one page keep their parts apart"
+    links = [str(v)[1:] for _, attributes in page.found for k, v in attributes.items() if k.endswith("href")]
+    assert set(links + re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+
+
+def test_the_same_run_gives_the_same_page(run: Path) -> None:
+    assert report(Store.read(run)) == report(Store.read(run))
+
+
+def test_charts_say_their_numbers_and_take_the_colours_of_the_page(run: Path) -> None:
+    store = Store.read(run)
+    page = Elements(report(store))
+    charts = [a for tag, a in page.found if tag == "svg" and (a.get("aria-label") or "").startswith("RULER, ")]
+    assert len(charts) == 2, "one per context"
+    for curve in curves(store):
+        label = next(
+            a["aria-label"] or "" for a in charts if (a["aria-label"] or "").startswith(f"RULER, {curve.context}")
+        )
+        assert f"{curve.model}: 4K {curve.scores[0]:.1f}, 8K {curve.scores[1]:.1f}" in label
+        low, high = curve.lows[0], curve.highs[0]
+        assert f"{curve.model}, 4K: {curve.scores[0]:.2f} [{low:.2f}, {high:.2f}]" in page.texts, "shown on hovering"
+    styles = [a.get("style") or "" for _, a in page.found]
+    assert any("currentColor" in style for style in styles)
+    assert not [style for style in styles if "#1a1a1a" in style], "dark text on a dark page"
 
 
 def test_the_report_is_a_file_of_its_own(run: Path, tmp_path: Path) -> None:
@@ -128,7 +184,7 @@ def test_every_model_is_mapped_against_the_first_of_its_context(tmp_path: Path) 
         list(grids_of(store, "nobody"))
     page = report(store)
     assert page.count("minus a, YaRN") == 2
-    assert re.search(r"<td class=text>a</td><td class=text>YaRN</td><td>(&lt; 4K|4K|8K)</td><td>[\d.]+</td>", page)
+    assert re.search(r'<td class="text">a</td><td class="text">YaRN</td><td>(&lt; 4K|4K|8K)</td><td>[\d.]+</td>', page)
 
 
 def test_unequal_sample_counts_stand_over_the_columns() -> None:
@@ -154,17 +210,15 @@ def test_a_missing_field_is_a_dash_and_never_a_colour() -> None:
     assert ">0.0</td>" in heat_table(grid)
 
 
-def test_ink_can_be_read_on_every_colour() -> None:
-    from harness.report.heat import _DIFFERENCES, _SCORES, blend
-
+def test_text_can_be_read_on_every_colour() -> None:
     def luminance(c: tuple[int, ...]) -> float:
         linear = [(v / 255) / 12.92 if v <= 10 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in c]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    for scale in (_SCORES, _DIFFERENCES):
+    for scale in (SCORES, DIFFERENCES):
         for i in range(101):
             colour = blend(scale, i / 100)
-            a, b = luminance(colour), 1.0 if ink(colour) == "#fff" else 0.0
+            a, b = luminance(colour), 1.0 if text_colour(colour) == "#fff" else 0.0
             assert (max(a, b) + 0.05) / (min(a, b) + 0.05) >= 4.5, "WCAG AA"
 
 
@@ -346,6 +400,44 @@ def test_nothing_sticks_out_of_the_window(page: Any, width: int) -> None:
     )
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+LABELS = """
+const boxes = [...document.querySelectorAll('figure svg')].map(svg => {
+  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+  return [...svg.querySelectorAll('text')].map(t => {
+    const b = t.getBoundingClientRect();
+    return [t.textContent, b.left, b.right, b.top, b.bottom, scale * parseFloat(getComputedStyle(t).fontSize)];
+  });
+});
+return boxes;
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_labels_of_charts_can_be_read(page: Any, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    charts = page.execute_script(LABELS)
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert charts
+    for labels in charts:
+        assert min(label[5] for label in labels) >= 11, "pixels"
+        for (a, *at, _), (b, *other, _) in itertools.combinations(labels, 2):
+            apart = at[1] <= other[0] or other[1] <= at[0] or at[3] <= other[2] or other[3] <= at[2]
+            assert apart, f"{a} and {b} overlap"
+
+
+def test_charts_follow_a_dark_page(page: Any) -> None:
+    look = "const t = document.querySelector('figure svg text'); return getComputedStyle(t).fill;"
+    colours = []
+    for scheme in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        colours.append(sum(map(int, re.findall(r"\d+", page.execute_script(look))[:3])))
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert colours[0] < 3 * 80, "dark text on a light page"
+    assert colours[1] > 3 * 175, "light text on a dark page"
 
 
 def test_pages_of_a_written_run_also_open(browser: Any, tmp_path: Path) -> None:
