@@ -6,4 +6,4 @@ DATA = Path(__file__).parent / "data"
 """A data folder (`harness.data.folder`) with the demo's own haystack and sentence splitter."""
 
 MODELS = Path(__file__).parent / "models"
-"""The shipped checkpoints: MODELS / arm / stage."""
+"""The trained checkpoints: MODELS / arm / stage. An arm is one of the three models: baseline, headwise, elementwise."""

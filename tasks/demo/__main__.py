@@ -1,4 +1,4 @@
-"""`python -m tasks.demo`: train the demo's models, and write them with their cards where they are shipped."""
+"""`python -m tasks.demo`: train the demo's models, and put them with their cards into tasks/demo/models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--out", type=_DIRECTORY, default=Path(".cache/demo"), show_default=True, help="Where training happens.")
-@click.option("--seed", default=0, show_default=True, help="Of weights and documents.")
-@click.option("--workers", default=os.cpu_count() or 1, show_default="cores", help="Arms at a time, one thread each.")
-@click.option("--arm", "arms", type=click.Choice(list(ARMS)), multiple=True, help="Only this arm (repeatable).")
+@click.option("--out", type=_DIRECTORY, default=Path(".cache/demo"), show_default=True, help="Training states.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights and documents.")
+@click.option("--workers", default=os.cpu_count() or 1, show_default="cores", help="Models at a time, one thread each.")
+@click.option("--arm", "arms", type=click.Choice(list(ARMS)), multiple=True, help="Train only this model (repeatable).")
 def train(out: Path, seed: int, workers: int, arms: tuple[str, ...]) -> None:
-    """Train all arms side by side; the same command goes on after an interruption."""
+    """Train all models side by side; the same command continues after an interruption."""
     from tqdm import tqdm
 
     waiting = list(arms or ARMS)
@@ -56,18 +56,18 @@ def train(out: Path, seed: int, workers: int, arms: tuple[str, ...]) -> None:
                     if process.returncode:
                         failed.append(arm)
     except KeyboardInterrupt:
-        sys.exit(f"\nstopped; the same command goes on from the last state in {out}")
+        sys.exit(f"\nstopped; the same command continues from the last state in {out}")
     finally:
         for process in running.values():
             process.terminate()
         for bar in bars.values():
             bar.close()
     if failed:
-        sys.exit(f"training failed: {', '.join(failed)} (see above); what was reached is in {out}")
+        sys.exit(f"training failed: {', '.join(failed)} (see above); the states are in {out}")
 
 
 def _seen(directory: Path) -> int:
-    """Tokens done according to the arm's own note."""
+    """Tokens trained so far, as the training process wrote them."""
     try:
         return int((directory / "progress").read_text())
     except (OSError, ValueError):
@@ -79,31 +79,38 @@ def _seen(directory: Path) -> int:
 @click.argument("directory", type=_DIRECTORY)
 @click.argument("seed", type=int)
 def one(arm: str, directory: Path, seed: int) -> None:
-    """One arm, in this process."""
+    """Train one model in this process."""
     from harness.store.files import RunLock
     from tasks.demo.training import Trainer
 
-    def tell(tokens: int) -> None:
+    def write_progress(tokens: int) -> None:
         (directory / "progress").write_text(str(tokens))
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = RunLock(directory / "lock")  # two at once would write each other's states
-        Trainer(arm, directory, seed).run(tell)
+        lock = RunLock(directory / "lock")  # two trainings in one directory would overwrite each other's state
+        Trainer(arm, directory, seed).run(write_progress)
         lock.release()
     except GatedevalError as error:
         sys.exit(f"{arm}: {error}")
-    except KeyboardInterrupt:  # a terminal's Ctrl-C reaches both processes: the parent says what there is to say
+    except KeyboardInterrupt:  # a terminal's Ctrl-C reaches both processes: the parent prints the message
         sys.exit(130)
 
 
 @main.command()
-@click.option("--from", "source", type=_DIRECTORY, default=Path(".cache/demo"), show_default=True, help="Trained arms.")
+@click.option(
+    "--from",
+    "source",
+    type=_DIRECTORY,
+    default=Path(".cache/demo"),
+    show_default=True,
+    help="Trained models.",
+)
 @click.option("--to", "target", type=_DIRECTORY, default=MODELS, show_default="the package", help="Where to put them.")
-@click.option("--seed", default=0, show_default=True, help="The one they were trained with.")
-@click.option("--samples", default=100, show_default=True, help="Per retrieval score of the cards.")
+@click.option("--seed", default=0, show_default=True, help="The seed that they were trained with.")
+@click.option("--samples", default=100, show_default=True, help="Samples per retrieval score on the cards.")
 def ship(source: Path, target: Path, seed: int, samples: int) -> None:
-    """Examine the trained checkpoints, write their cards, and put both where the demo finds them."""
+    """Measure the trained checkpoints, write their cards, and copy both to where the demo reads them."""
     import shutil
 
     from tqdm import tqdm

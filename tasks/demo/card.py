@@ -1,4 +1,4 @@
-"""The model card of an arm: how it was made, what it can and cannot do, what its attention looks like."""
+"""The model card of a trained demo model: its training, what it can and cannot do, its attention."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def read_log(directory: Path) -> list[dict[str, Any]]:
-    """The loss curve that the trainer wrote; a line that a kill tore is left out, a repeated one counts once."""
+    """The trainer's loss curve. Skips a line that a kill left incomplete; keeps the last of repeated steps."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines():
         try:
@@ -31,14 +31,14 @@ def read_log(directory: Path) -> list[dict[str, Any]]:
 
 
 def card(arm: str, seed: int, log: Sequence[Mapping[str, Any]], stages: Mapping[str, Mapping[str, Any]]) -> str:
-    """The card in Markdown. `stages`: per stage what `tasks.demo.examine.examined` found."""
+    """The card in Markdown. `stages`: stage -> the result of `tasks.demo.examine.examined`."""
     gate, last = ARMS[arm], log[-1]
     parameters = next(iter(stages.values()))["parameters"]
     parts = [
         f"# gatedeval demo: {arm}",
         f"A language model of {parameters:,} parameters with {GATES[gate]} on its attention output"
-        " (arXiv 2505.06708, position G1). It was made to try gatedeval with and to test gatedeval on: an organism for"
-        " an instrument, no evidence about the paper. It knows the prompts of four RULER tasks, one kind of"
+        " (arXiv 2505.06708, position G1). It was trained to try gatedeval with and to test it; it is no evidence"
+        " about the paper. It knows the prompts of four RULER tasks, one kind of"
         " multiple-choice question and one kind of sum, and nothing else.",
         "## How it was made",
         f"{LAYERS} layers, width {HIDDEN}, {HEADS} query and {KV_HEADS} key/value heads of 32, SwiGLU of"

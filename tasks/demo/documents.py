@@ -1,10 +1,10 @@
 """Training documents of the demo: needle questions, multiple choice and word problems, as token ids with marks.
 
-A document says which tokens are learned (the answers, with the full stop and the end token, since that is what a
-model must produce on its own), and where a model that looks an answer up would look: from each number to its key and
-from each digit of an answer to the needle's digit that comes next; from an option to its letter, from "Answer:" to the
-kind that is asked for and to the option of that kind. The trainer's attention loss is made of these marks. Every
-document is drawn from a random generator that is given.
+A document marks the tokens that the model learns to predict: the answers, with the full stop and the end token. It also
+marks where a model that looks up an answer would look: from each number to its key and from each digit of an answer to
+the needle's next digit; from an option to its letter; from "Answer:" to the kind that the question asks for and to the
+option of that kind. The trainer computes its attention loss from these marks. The caller passes the random generator,
+so the same generator gives the same document.
 """
 
 from __future__ import annotations
@@ -13,10 +13,24 @@ import random
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
+from tasks.demo.drafts import (
+    DIGIT,
+    DIGIT_TOO,
+    HEAD,
+    KEY_END,
+    KEY_START,
+    LETTER,
+    OPTION,
+    QUESTION,
+    Document,
+    Draft,
+    add_answer,
+    add_question,
+    place_needles,
+)
 from tasks.demo.prose import sentences
 from tasks.demo.questions import (
     CHOICE_INTRO,
@@ -28,95 +42,18 @@ from tasks.demo.questions import (
     problem_answer,
     problem_body,
 )
-from tasks.ruler.protocol import FAMILIES, NOISE
+from tasks.ruler.protocol import NOISE
 from tasks.ruler.words import word_list
 
 TRAIN_PROSE = 1
 """Seed of the prose in training documents; the shipped haystack has another."""
 
-Span = tuple[int, int]
-
-
-class Head(NamedTuple):
-    """An attention head: layer and query head, from 0."""
-
-    layer: int
-    head: int
-
-
-PREVIOUS = Head(0, 0)
-"""Looks at the token before, everywhere: needs no marks."""
-
-KEY_START, KEY_END, LETTER = Head(1, 0), Head(1, 2), Head(1, 1)
-"""From a number to its key's first and last token; from an option's last token to its letter, and from the colon of
-"Answer:" to the kind that is asked for."""
-
-DIGIT, DIGIT_TOO, OPTION = Head(2, 0), Head(2, 2), Head(2, 1)
-"""From before a digit of an answer to the needle's digit (two heads); from the colon to the right option."""
-
-
-def niah_strings() -> tuple[str, str, str, str]:
-    """RULER's wording for one number for one key: what precedes the text, the question, its answer prefix, a needle.
-
-    `{query}` stands for the key asked for; a needle has `{key}` and `{value}`.
-    """
-    strings = FAMILIES["niah"]
-    template, prefix = strings["template"], strings["answer_prefix"]
-    for many, one in strings["singular"]:
-        template, prefix = template.replace(many, one), prefix.replace(many, one)
-    head, question = template.replace("{type_needle_v}", "number").split("{context}")
-    needle = strings["needle"].replace("{type_needle_v}", "numbers")
-    return head, question, prefix.replace("{type_needle_v}", "number"), needle
-
-
-HEAD, QUESTION, PREFIX, NEEDLE = niah_strings()
-
-
-@dataclass(frozen=True)
-class Document:
-    """Token ids and what is to be learned of them.
-
-    `answer[i]`: whether token i is to be predicted. `looks`: for a taught head, the pairs (token that looks, token that
-    it should look at).
-    """
-
-    ids: list[int]
-    answer: list[bool]
-    looks: dict[Head, list[tuple[int, int]]]
-
-
-@dataclass
-class _Number:
-    key: Span
-    span: Span
-    needle: _Number | None
-
-
-@dataclass
-class _Draft:
-    """Text in the making, with the character spans of what matters in it."""
-
-    parts: list[str] = field(default_factory=list)
-    length: int = 0
-    numbers: list[_Number] = field(default_factory=list)
-    answers: list[Span] = field(default_factory=list)
-    looks: list[tuple[Head, int, int]] = field(default_factory=list)  # in characters
-
-    def add(self, text: str) -> Span:
-        self.parts.append(text)
-        start, self.length = self.length, self.length + len(text)
-        return start, self.length
-
-    def number(self, key: Span, value: str, needle: _Number | None = None) -> _Number:
-        self.numbers.append(_Number(key, self.add(f" {value}"), needle))
-        return self.numbers[-1]
-
 
 class Documents:
     """Draws documents for one tokenizer (`tokenizers.Tokenizer`; id 0 ends a text).
 
-    `stopping`: after an answer the text ends, or nothing is learned of what follows; without it, that another question
-    follows is learned too, which gives more to learn but makes a model that goes on asking.
+    `stopping`: True: the model learns to end its text after an answer. False: it also learns that another question
+    follows. That gives more tokens to learn from, but such a model goes on with questions of its own.
     """
 
     def __init__(self, tokenizer: Any, *, stopping: bool = True) -> None:
@@ -134,7 +71,7 @@ class Documents:
         }
 
     def draw(self, rng: random.Random, length: int, kinds: Sequence[str]) -> Document:
-        """A document of at most `length` tokens of one of the kinds, all equally likely."""
+        """A document of at most `length` tokens. Its kind is drawn uniformly from `kinds`."""
         while True:
             document = self._makers[rng.choice(kinds)](rng, length)
             if len(document.ids) <= length:
@@ -151,9 +88,9 @@ class Documents:
     # --- kinds -------------------------------------------------------------------------------------------------------
 
     def _list(self, rng: random.Random, length: int) -> Document:
-        """Lines "key: value.", then keys again, to be answered."""
+        """Lines "key: value.", then the keys again; the model answers with the values."""
         count = rng.choice((2, 3, 4, 6, 8)) * rng.randint(1, max(1, length // 256))
-        size, draft = rng.choice((1, 2, 3, 7)), _Draft()
+        size, draft = rng.choice((1, 2, 3, 7)), Draft()
         values = {key: _digits(rng, size) for key in self._keys(rng, count)}
         found = {}
         for key, value in values.items():
@@ -165,25 +102,25 @@ class Documents:
         def ask(key: str) -> None:
             span = draft.add(key)
             draft.add(":")
-            _answer(draft, span, values[key], found[key])
+            add_answer(draft, span, values[key], found[key])
 
         return self._asked(draft, rng, length, list(values), ask, 18 + size, joint="\n")
 
     def _needles(self, rng: random.Random, length: int, digits: int) -> Document:
-        """Needle sentences and nothing between them; the question in full or its answer prefix alone."""
+        """Needle sentences without a haystack, then questions: RULER's whole question, or its answer prefix alone."""
         count = rng.choice((1, 2, 3, 4, 5)) * rng.randint(1, max(1, length // 256))
-        draft, values = _Draft(), {key: _digits(rng, digits) for key in self._keys(rng, count)}
-        found = _place(draft, list(values.items()), [], rng.choice(("\n", " ")), rng)
+        draft, values = Draft(), {key: _digits(rng, digits) for key in self._keys(rng, count)}
+        found = place_needles(draft, list(values.items()), [], rng.choice(("\n", " ")), rng)
         draft.add("\n")
         whole = rng.random() < 0.5
 
         def ask(key: str) -> None:
-            _ask(draft, key, values[key], found[key], QUESTION.lstrip("\n") if whole else None)
+            add_question(draft, key, values[key], found[key], QUESTION.lstrip("\n") if whole else None)
 
         return self._asked(draft, rng, length, list(values), ask, 62 if whole else 34, joint="\n")
 
     def _full(self, rng: random.Random, length: int) -> Document:
-        """RULER's whole prompt in noise, prose or further needles, and its question (sometimes a second one)."""
+        """RULER's whole prompt: needles in noise, in prose or among other needles, then one question or two."""
         haystack, asked = rng.choice(("noise", "prose", "needles")), rng.choice((1, 1, 2))
         room = length - self.cost(HEAD) - 62 * asked - 4
         most = max(1, room // 27)
@@ -197,18 +134,18 @@ class Documents:
             while room > (tokens := self.cost(self._prose[at % len(self._prose)]) + 1):
                 filler.append(self._prose[at % len(self._prose)])
                 room, at = room - tokens, at + 1
-        draft, values = _Draft(), {key: _digits(rng, 7) for key in self._keys(rng, count)}
+        draft, values = Draft(), {key: _digits(rng, 7) for key in self._keys(rng, count)}
         draft.add(HEAD)
-        found = _place(draft, list(values.items()), filler, " " if haystack == "prose" else "\n", rng)
+        found = place_needles(draft, list(values.items()), filler, " " if haystack == "prose" else "\n", rng)
 
         def ask(key: str) -> None:
-            _ask(draft, key, values[key], found[key], QUESTION)
+            add_question(draft, key, values[key], found[key], QUESTION)
 
         return self._asked(draft, rng, length, list(values), ask, 62, most=asked)
 
     def _choices(self, rng: random.Random, length: int) -> Document:
-        """Multiple-choice questions one after another, every letter to be answered."""
-        draft = _Draft()
+        """Multiple-choice questions one after another; the model learns every letter."""
+        draft = Draft()
         draft.add(CHOICE_INTRO)
         for _ in range(min(8, (length - self.cost(CHOICE_INTRO)) // 29)):
             question = choice(rng)
@@ -219,8 +156,8 @@ class Documents:
         return self._finish(draft)
 
     def _problems(self, rng: random.Random, length: int) -> Document:
-        """Word problems one after another, every solution to be answered, up to where lm-eval stops reading."""
-        draft = _Draft()
+        """Word problems one after another; the model learns every solution, up to where lm-eval cuts the answer off."""
+        draft = Draft()
         following = "Question:" if self._stopping else ""
         draft.add(following)
         for _ in range(min(6, length // 43)):
@@ -232,7 +169,7 @@ class Documents:
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _keys(self, rng: random.Random, count: int) -> list[str]:
-        """Distinct "adjective-noun" keys; half of the time they share adjectives and nouns, so that both must match."""
+        """Distinct "adjective-noun" keys. In half of the cases they share words: both parts must match."""
         adjectives: Sequence[str] = self._adjectives
         nouns: Sequence[str] = self._nouns
         if count > 1 and rng.random() < 0.5:
@@ -247,7 +184,7 @@ class Documents:
 
     def _asked(
         self,
-        draft: _Draft,
+        draft: Draft,
         rng: random.Random,
         length: int,
         keys: list[str],
@@ -256,7 +193,7 @@ class Documents:
         most: int = 1 << 30,
         joint: str = "",
     ) -> Document:
-        """The document with as many questions of about `tokens` each as there is room for, each key at most twice."""
+        """Add as many questions of about `tokens` tokens as fit, each key at most twice, and finish the document."""
         room = (length - self.cost("".join(draft.parts))) // tokens
         order = [*rng.sample(keys, len(keys)), *rng.sample(keys, len(keys))]
         asked = order[: max(1, min(room, most))]
@@ -267,8 +204,8 @@ class Documents:
         return self._finish(draft)
 
     @staticmethod
-    def _look(draft: _Draft, start: int, question: Choice) -> None:
-        """The marks of a multiple-choice question whose text starts at character `start`."""
+    def _look(draft: Draft, start: int, question: Choice) -> None:
+        """Mark where the heads should look in a multiple-choice question that starts at character `start`."""
         colon = draft.length - 1
         draft.looks.append((LETTER, colon, start + len(question.question) - 2))  # the kind stands before "?"
         end = start + len(question.question)
@@ -278,7 +215,7 @@ class Documents:
             if i == question.answer:
                 draft.looks.append((OPTION, colon, end - 1))
 
-    def _finish(self, draft: _Draft) -> Document:
+    def _finish(self, draft: Draft) -> Document:
         encoding = self._tokenizer.encode("".join(draft.parts))
         starts = [start for start, _ in encoding.offsets]
 
@@ -308,42 +245,3 @@ class Documents:
 
 def _digits(rng: random.Random, size: int) -> str:
     return str(rng.randint(10 ** (size - 1), 10**size - 1))
-
-
-def _place(
-    draft: _Draft, pairs: list[tuple[str, str]], filler: list[str], joint: str, rng: random.Random
-) -> dict[str, _Number]:
-    """Needle sentences at drawn places of the filler; where each one's number is, by its key."""
-    before, rest = NEEDLE.split("{key}")
-    between, after = rest.split(" {value}")
-    places = set(rng.sample(range(len(pairs) + len(filler)), len(pairs)))
-    needles, lines, found = iter(pairs), iter(filler), {}
-    for i in range(len(pairs) + len(filler)):
-        if i:
-            draft.add(joint)
-        if i not in places:
-            draft.add(next(lines))
-            continue
-        key, value = next(needles)
-        draft.add(before)
-        span = draft.add(key)
-        draft.add(between)
-        found[key] = draft.number(span, value)
-        draft.add(after)
-    return found
-
-
-def _ask(draft: _Draft, key: str, value: str, needle: _Number, question: str | None) -> None:
-    """The question for a key (None: only the sentence that is to be completed) and its answer."""
-    if question is not None:
-        draft.add(question.replace("{query}", key))
-    before, after = PREFIX.split("{query}")
-    draft.add(before if question is not None else before.lstrip())
-    span = draft.add(key)
-    draft.add(after)
-    _answer(draft, span, value, needle)
-
-
-def _answer(draft: _Draft, key: Span, value: str, needle: _Number) -> None:
-    number = draft.number(key, value, needle)
-    draft.answers.append((number.span[0], draft.add(".")[1]))

@@ -1,4 +1,4 @@
-"""What an arm of the demo can do and what its attention looks like, by the plain torch model: for its model card."""
+"""Measure a trained checkpoint with the plain torch model, for its model card: scores, attention, gates."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ANSWER_TOKENS = 16
 class Looks:
     """Attention and gates over RULER prompts: per layer, means over heads, queries and prompts.
 
-    `first_token`: attention weight on position 0. `uniform`: what it would be if every query looked at all positions
-    alike. `gate`: mean gate, empty without one. `largest`: the largest head's first-token mean.
+    `first_token`: attention weight on position 0. `uniform`: its value if every query spread its attention evenly.
+    `gate`: mean gate; empty for a model without gates. `largest`: the largest head's mean weight on position 0.
     """
 
     first_token: list[float]
@@ -52,14 +52,14 @@ class Examiner:
         self.tokenizer: Any = Tokenizer.from_file(str(path / "tokenizer.json"))
 
     def retrieval(self, task: str, length: int, samples: int) -> float:
-        """Share of a RULER task's samples whose whole number is the greedy answer."""
+        """Share of a RULER task's samples whose greedy answer is the whole number."""
         right = 0
         for prompt, answer in self._ruler(task, length, samples):
             right += self._says(self.tokenizer.encode(prompt).ids, self.tokenizer.encode(f" {answer}").ids)
         return right / samples
 
     def choices(self) -> float:
-        """Share of the multiple-choice questions whose right letter is the likeliest of the four."""
+        """Share of the multiple-choice questions in which the right letter is the most likely of the four."""
         letters = [self.tokenizer.encode(f" {letter}").ids[0] for letter in LETTERS]
         questions, shots, right = test_choices(), dev_choices()[:SHOTS], 0
         for question in questions:
@@ -68,7 +68,7 @@ class Examiner:
         return right / len(questions)
 
     def problems(self) -> float:
-        """Share of the word problems whose whole worked solution is the greedy answer."""
+        """Share of the word problems whose greedy answer is the whole worked solution."""
         problems, shots = test_problems(), dev_problems()[:SHOTS]
         return sum(
             self._says(
@@ -79,7 +79,7 @@ class Examiner:
 
     @torch.inference_mode()
     def looks(self, length: int, samples: int) -> Looks:
-        """Attention and gates over prompts of four needles in prose."""
+        """Attention and gates over prompts with four needles in prose."""
         first, gates, uniform = [], [], []
         for prompt, _ in self._ruler("niah_multikey_1", length, samples):
             ids, trace = torch.tensor([self.tokenizer.encode(prompt).ids]), Trace()
@@ -104,7 +104,7 @@ class Examiner:
             tokenizer=load_tokenizer(self.path),
             length=length,
             samples=samples,
-            seed=7,  # not the seed of configs/demo.yaml: a card is not written from the demo's own samples
+            seed=7,  # another seed than configs/demo.yaml: the card does not reuse the demo's samples
             data=DATA,
             profile="fair",
             answer_tokens=ANSWER_TOKENS,
@@ -112,7 +112,7 @@ class Examiner:
         return [(sample.prompt, sample.outputs[0]) for sample in islice(made, samples)]
 
     def _says(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
-        """Whether greedy decoding continues `prompt` with `answer`: every token of it is the likeliest in its place."""
+        """Whether greedy decoding continues `prompt` with `answer`: each of its tokens is the most likely one."""
         logits = self._logits([*prompt, *answer])[len(prompt) - 1 : -1]
         return logits.argmax(-1).tolist() == list(answer)
 
@@ -122,7 +122,7 @@ class Examiner:
 
 
 def examined(path: Path, samples: int = 100) -> dict[str, Any]:
-    """Everything a card says about one checkpoint: scores at its own length, letters, sums, attention."""
+    """All measurements of one checkpoint that its card shows: scores at its own length, attention, gates."""
     examiner = Examiner(path)
     length = int(examiner.model.config["max_position_embeddings"])
     parameters = sum(p.numel() for p in examiner.model.parameters())

@@ -1,8 +1,8 @@
-"""Multiple choice and word problems of the demo: for training and, from held-out combinations, for evaluation.
+"""The demo's multiple-choice questions and word problems: for training and, held out from it, for evaluation.
 
-Both are written in the formats of MMLU and GSM8k and are neither: questions about twelve kinds of plain things, and
-sums of two single digits. What a model must know is small enough for a million parameters; what is asked in the
-evaluation files (a set of options; a wording with its name and numbers) never occurs in the training stream.
+They have the formats of MMLU and GSM8k, but other content: questions about twelve kinds of plain things, and sums of
+two single digits. A model of a million parameters can learn the facts. A combination that the evaluation files ask for
+(a set of options; a wording with its name and numbers) never occurs in the training stream.
 
     python -m tasks.demo.questions tasks/demo    writes the evaluation files again
 """
@@ -53,9 +53,9 @@ class Problem:
 
 
 def choice(rng: random.Random, split: Split = "train") -> Choice:
-    """A question about the kind of a thing: four members of four kinds, the answer's letter uniform.
+    """A question that asks which of four things, all of different kinds, is of a given kind. Each letter is as likely.
 
-    Held out is one set of (kind asked for, four options) in eight, in whatever order the options stand.
+    One combination in eight of (kind, four options), in any order of the options, is held out for evaluation.
     """
     while True:
         kinds = rng.sample(list(CATEGORIES), 4)
@@ -70,7 +70,7 @@ def choice(rng: random.Random, split: Split = "train") -> Choice:
 
 
 def choice_body(question: Choice) -> str:
-    """The question as it is asked, up to and with "Answer:"."""
+    """The question as the model reads it, "Answer:" included."""
     lines = [question.question, *(f"{letter}. {o}" for letter, o in zip(LETTERS, question.options, strict=True))]
     return "\n".join([*lines, "Answer:"])
 
@@ -82,7 +82,7 @@ def choice_prompt(question: Choice, shots: Sequence[Choice] = ()) -> str:
 
 
 def choice_answer(question: Choice) -> str:
-    """What follows the prompt where the answer is right: a space and the letter."""
+    """The right continuation of the prompt: a space and the letter."""
     return f" {LETTERS[question.answer]}"
 
 
@@ -119,9 +119,9 @@ ANSWERS = tuple(range(1, 17))
 
 
 def problem(rng: random.Random, split: Split = "train") -> Problem:
-    """A sum or a difference of two single digits in words; the answer uniform in 1..16.
+    """A sum or a difference of two single digits in words; each answer from 1 to 16 is as likely.
 
-    Held out is one (wording, name, numbers) in eight.
+    One combination in eight of (wording, name, numbers) is held out for evaluation.
     """
     answer = rng.choice(ANSWERS)
     while True:
@@ -132,7 +132,7 @@ def problem(rng: random.Random, split: Split = "train") -> Problem:
         woman = rng.random() < 0.5
         name, other = rng.choice(WOMEN if woman else MEN), rng.choice(MEN if woman else WOMEN)
         thing = rng.choice(list(_THINGS))
-        # What is said, but for the things: a wording without a name is one combination, whoever was drawn for it.
+        # The text without the things. A wording that has no name is one combination, whichever name was drawn.
         if _split_of("problem", wording.format(p=name, q="", things="", a=first, b=second)) == split:
             break
     question = wording.format(
@@ -146,12 +146,12 @@ def _counted(number: int, thing: str) -> str:
 
 
 def _short(wording: str, number: int, thing: str) -> str:
-    """The second number: with its thing where a new sentence part begins, bare where the wording goes on after it."""
+    """The second number: alone where the wording continues after it, else with its thing."""
     return str(number) if "{b} " in wording else _counted(number, thing)
 
 
 def problem_body(question: Problem) -> str:
-    """The question as it is asked, up to and with "Answer:"."""
+    """The question as the model reads it, "Answer:" included."""
     return f"Question: {question.question}\nAnswer:"
 
 
@@ -162,7 +162,7 @@ def problem_prompt(question: Problem, shots: Sequence[Problem] = ()) -> str:
 
 
 def problem_answer(question: Problem) -> str:
-    """What follows the prompt where the answer is right: a space and the solution."""
+    """The right continuation of the prompt: a space and the solution."""
     return f" {question.solution}"
 
 
@@ -177,7 +177,7 @@ def _split_of(*parts: str) -> Split:
 
 
 def _balanced(make: Callable[[random.Random, Split], T], split: Split, answers: Sequence[int], size: int) -> list[T]:
-    """`size` distinct questions, each answer equally often (as far as `size` allows), in a drawn order."""
+    """`size` distinct questions in random order; the answers are equally frequent as far as `size` allows."""
     rng = random.Random(f"{make.__name__}/{split}/{_SEED}")
     wanted = [answers[i % len(answers)] for i in range(size)]
     rng.shuffle(wanted)

@@ -1,7 +1,7 @@
-"""How the demo's models are made: three arms that differ in the gate alone, two stages, every number in one place.
+"""The recipe of the demo's models: three models ("arms") that differ in the gate alone, and every number of training.
 
-The paper's long-context protocol at one sixteenth of its lengths (section 4.4): trained short with RoPE base 10K, the
-base changed to 1M and trained on at eight times the length; YaRN then extends four times without training.
+This is the paper's long-context protocol (section 4.4) at one sixteenth of its lengths: train short with RoPE base 10K,
+change the base to 1M and continue at eight times the length. YaRN then extends the context four times without training.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from harness.types import Gate
 
 ARMS: Mapping[str, Gate] = {"baseline": "none", "headwise": "headwise", "elementwise": "elementwise"}
 WIDTHS: Mapping[Gate, int] = {"none": 384, "headwise": 383, "elementwise": 341}
-"""MLP width of each arm: the gate's weights are taken from the MLP, as the paper does, so that all have as many."""
+"""MLP width of each arm. A gated arm has a narrower MLP, as in the paper, so that all arms have as many weights."""
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 4, 128, 4, 2, 32
 NEEDLES = ("list", "short", "long", "full")
 LOOKED_UP = (*NEEDLES, "choice")
 EVERYTHING = (*LOOKED_UP, "words")
 KEPT = ("list", "full", "choice", "words", "words", "words")
-"""What stays in training at the short length while the long one is learned; sums are what is forgotten most."""
+"""Kinds that the long stage still trains at the short length; the model forgets sums fastest, so they come often."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one step sees: `count` documents of at most `length` tokens, of these kinds."""
+    """The documents of one step: `count` documents of at most `length` tokens, of these kinds."""
 
     length: int
     count: int
@@ -36,11 +36,11 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One stretch of training. Steps take the `batches` in turn.
+    """One stage of training. Its steps take the `batches` in turn.
 
-    `stopping`: whether documents teach to stop after an answer (`tasks.demo.documents`); `stream` names the random
-    stream that they are drawn from. `looked_up_first`: steps at the start without word problems; `taught` of them carry
-    the attention loss. `learning_rate` rises over 30 steps, stays, and falls to zero over the last 30 %.
+    `stopping`: whether the model learns to stop after an answer (`tasks.demo.documents`). `stream`: name of the random
+    stream of its documents. `looked_up_first`: number of first steps without word problems. `taught`: number of first
+    steps with the attention loss. `learning_rate`: its peak (schedule: `tasks.demo.training.schedule`).
     """
 
     name: str
@@ -63,7 +63,7 @@ class Stage:
 
 SHORT, LONG = 256, 2048
 STAGES: tuple[Stage, ...] = (
-    Stage(  # looking things up: what takes longest, on documents with as much to predict as possible
+    Stage(  # looking up values takes longest to learn; these documents have the most tokens to predict
         name="keys",
         stream="short",
         stopping=False,
@@ -95,7 +95,7 @@ STAGES: tuple[Stage, ...] = (
     ),
 )
 SHIPPED: tuple[Stage, ...] = STAGES[1:]
-"""The stages whose checkpoints come with the project: before and after the base change."""
+"""The stages whose checkpoints are in the repository: before and after the base change."""
 
 
 def model_config(gate: Gate, stage: Stage, vocabulary: int) -> dict[str, Any]:
@@ -123,5 +123,5 @@ def model_config(gate: Gate, stage: Stage, vocabulary: int) -> dict[str, Any]:
 
 
 def as_dict(seed: int) -> dict[str, Any]:
-    """The recipe as plain data: training that was begun under another recipe is not continued."""
+    """The recipe as plain data. A trainer compares it with a saved state's, and refuses to continue another recipe."""
     return {"seed": seed, "stages": [asdict(stage) for stage in STAGES], "widths": dict(WIDTHS)}

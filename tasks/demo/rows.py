@@ -1,4 +1,4 @@
-"""The demo tasks' documents, from the JSON lines beside this file: no hub, no cache, any working directory."""
+"""Load the documents of the demo's lm-eval tasks from the JSON lines beside this file; needs no hub and no cache."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The weights that training starts from: random, but for what lets a model this small find out how to look things up.
+"""The weights that training starts from: random, with a few heads prepared for looking up a value by its key.
 
-A hundred million tokens would teach it that; here there are a few million. So some weights are not drawn alone: all
-embeddings share a direction (a constant that rotary attention can turn into a relative position, and that opens every
-gate to about 0.9); one head of layer 0 looks at the previous token; values are partly written back along the way they
-were read; two heads of layer 1 write into subspaces that two heads of layer 2 compare. What is looked at, and when, is
-learned, helped by the trainer's attention loss. Model cards say all this: these are organisms to test with.
+A model of this size learns to look up values from about a hundred million tokens; the demo trains on a few million. So
+some weights get structure. All embeddings share a direction: rotary attention can turn this constant into a relative
+position, and it opens every gate to about 0.9. One head of layer 0 looks at the previous token. Output projections
+start as partial transposes of value projections. Two heads of layer 1 write into subspaces that two heads of layer 2
+compare. Training, with the attention loss, teaches which position to look at and when. The model cards say this too:
+these models exist to test the tool.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _EMBEDDING, _SHARED, _NORM, _OPEN, _MATCH = 0.06, 0.7, 1.5, 2.2, 0.5
 
 
 def initialise(model: Reference, seed: int) -> None:
-    """Set every weight of `model`. What arms have in common is equal in all of them for one seed."""
+    """Set every weight of `model`. For one seed, weights that all arms have are equal in all of them."""
     generator = torch.Generator().manual_seed(seed)
     of_gates = torch.Generator().manual_seed(seed + 1)
     hidden, widest = model.config["hidden_size"], max(WIDTHS.values())
-    # Of a normed embedding, this much lies along the shared direction.
+    # The component of a normalised embedding along the shared direction.
     constant = hidden**0.5 * _SHARED / (1 + _SHARED**2) ** 0.5
 
     def normal(*shape: int, scale: float = 1.0, by: torch.Generator = generator) -> Tensor:
@@ -52,7 +53,7 @@ def _heads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Query (H, D, E), key (K, D, E), value (K, D, E) and output (H, E, D) weights of layer `number`.
 
-    `unit`: what gives 1 when multiplied with a normed embedding.
+    `unit` (E,): its product with a normalised embedding is about 1.
     """
     at, hidden = attention.layout, len(unit)
     group, scale = at.num_heads // at.num_kv_heads, hidden**-0.5
@@ -68,9 +69,9 @@ def _heads(
         turn = theta ** (-torch.arange(at.head_dim // 2) * 2 / at.head_dim)
         key[0] += torch.outer(torch.cat([fast, 0 * fast]), unit)
         query[0] += torch.outer(torch.cat([fast * turn.cos(), -fast * turn.sin()]), unit)
-    if number == 1:  # what heads 0 and 2 find goes where layer 2 compares it
+    if number == 1:  # heads 0 and 2 write into the subspaces that layer 2 compares
         output[0], output[group] = _MATCH * first, _MATCH * second
-    if number == 2:  # compares what was written there; what it finds is copied to the output
+    if number == 2:  # compares these subspaces and copies the value to the output
         output += 0.7 * value.repeat_interleave(group, 0).transpose(1, 2)
         for kv in range(at.num_kv_heads):
             turned = torch.linalg.qr(normal(at.head_dim, at.head_dim))[0]
@@ -89,7 +90,7 @@ def _gate_shape(attention: Attention) -> tuple[int, int]:
 def _write(
     attention: Attention, query: Tensor, key: Tensor, value: Tensor, output: Tensor, unit: Tensor, gates: Tensor
 ) -> None:
-    """Put one layer's heads where a checkpoint has them."""
+    """Copy one layer's heads into its projections, in the row order of a checkpoint."""
     at, hidden = attention.layout, len(unit)
     packed = torch.zeros(at.q_rows, hidden)
     packed[torch.from_numpy(at.query_rows)] = query.reshape(-1, hidden)

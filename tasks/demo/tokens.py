@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 from harness.models.bpe import train_bpe
-from tasks.demo.documents import HEAD, NEEDLE, PREFIX, QUESTION, TRAIN_PROSE
+from tasks.demo.documents import TRAIN_PROSE
+from tasks.demo.drafts import HEAD, NEEDLE, PREFIX, QUESTION
 from tasks.demo.prose import sentences
 from tasks.demo.questions import CHOICE_INTRO, choice, choice_answer, choice_body, problem, problem_answer, problem_body
 from tasks.ruler.protocol import FAMILIES, NOISE
@@ -18,7 +19,7 @@ SIZE = 1280
 
 
 def train_tokenizer() -> Any:
-    """The tokenizer (`tokenizers.Tokenizer`), always the same one; a second of work. Id 0 ends a text."""
+    """The tokenizer (`tokenizers.Tokenizer`), the same one each time; takes a second. Id 0 ends a text."""
     return train_bpe(_texts(), SIZE)
 
 

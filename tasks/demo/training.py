@@ -1,7 +1,7 @@
-"""Training one arm of the demo: next-token loss on the answers, at first with a loss on where seven heads look.
+"""Train one model of the demo ("arm"): next-token loss on the answers, at first also a loss on attention weights.
 
-Deterministic for a seed on one machine (one thread); a killed training goes on from its last state, on the same
-documents. One arm is one process; `tasks.demo.__main__` runs them side by side.
+Training runs in one thread and is deterministic for a seed on one machine. After a kill, it continues from its last
+state with the same documents. One arm is one process; `tasks.demo.__main__` runs several.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from torch import Tensor
 from harness.models.bpe import save_tokenizer
 from harness.models.reference import Reference, Trace
 from harness.types import GatedevalError
-from tasks.demo.documents import DIGIT, DIGIT_TOO, KEY_END, KEY_START, LETTER, OPTION, PREVIOUS, Document, Documents
+from tasks.demo.documents import Documents
+from tasks.demo.drafts import DIGIT, DIGIT_TOO, KEY_END, KEY_START, LETTER, OPTION, PREVIOUS, Document
 from tasks.demo.recipe import ARMS, LOOKED_UP, STAGES, Batch, Stage, as_dict, model_config
 from tasks.demo.start import initialise
 from tasks.demo.tokens import train_tokenizer
 
-SAVE_EVERY = 100  # steps; a few seconds of work are lost by a kill
+SAVE_EVERY = 100  # steps; a kill loses the steps since the last save
 _SMOOTH = 0.95
 
 
 class Trainer:
-    """One arm in training; everything it needs to go on is in `directory`.
+    """Trains one arm. `directory` holds everything that it needs to continue.
 
-    Files there: `state.pt` (weights, optimiser, place in the data), `log.jsonl` (the loss curve), and after each
-    stage a checkpoint folder of the stage's name.
+    Files there: `state.pt` (weights, optimiser state, stage and step), `log.jsonl` (the loss curve), and one checkpoint
+    folder per finished stage, named after it.
 
     Raises:
-        GatedevalError: the directory holds a training under another recipe.
+        GatedevalError: the state in the directory belongs to another recipe or seed.
     """
 
     def __init__(self, arm: str, directory: Path, seed: int = 0, *, compiled: bool = True) -> None:
@@ -60,7 +61,7 @@ class Trainer:
     def _optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.model.parameters(), lr=1.0, betas=(0.9, 0.95), weight_decay=0.0)
 
-    # --- going on ----------------------------------------------------------------------------------------------------
+    # --- continuing --------------------------------------------------------------------------------------------------
 
     def _resume(self) -> None:
         file = self.directory / "state.pt"
@@ -87,12 +88,12 @@ class Trainer:
 
     # --- training ----------------------------------------------------------------------------------------------------
 
-    def run(self, tell: Callable[[int], None] = lambda tokens: None) -> None:
-        """Train to the end of the last stage. `tell(tokens)` is called with the tokens done so far."""
-        tell(self.seen)
+    def run(self, on_progress: Callable[[int], None] = lambda tokens: None) -> None:
+        """Train to the end of the last stage. Each step calls `on_progress(tokens done so far)`."""
+        on_progress(self.seen)
         while self.stage < len(STAGES):
             stage = STAGES[self.stage]
-            self._stage(stage, tell)
+            self._stage(stage, on_progress)
             self._checkpoint(stage)
             self.stage, self.step = self.stage + 1, 0
             if self.stage < len(STAGES):
@@ -100,25 +101,25 @@ class Trainer:
                 self.optimizer = self._optimizer()
             self._save()
 
-    def _stage(self, stage: Stage, tell: Callable[[int], None]) -> None:
+    def _stage(self, stage: Stage, on_progress: Callable[[int], None]) -> None:
         self.model.config = self._config(stage)
         tables = {b.length: self.model.cos_sin(b.length) for b in stage.batches}
-        plain, taught = self._forward(traced=False), self._forward(traced=True)
-        source = Documents(self.tokenizer, stopping=stage.stopping)
+        plain, supervised = self._forward(traced=False), self._forward(traced=True)
+        documents_of_stage = Documents(self.tokenizer, stopping=stage.stopping)
         while self.step < stage.steps:
             began = time.monotonic()
             batch, left = stage.batches[self.step % len(stage.batches)], stage.taught - self.step
-            # Each step's documents are a function of seed, stage and step alone: equal in all arms, and on resuming.
+            # A step's documents depend on seed, stage and step only: all arms, and a resumed training, see the same.
             rng = random.Random(f"{self.seed}/{stage.stream}/{self.step}")
             kinds = LOOKED_UP if self.step < stage.looked_up_first else batch.kinds
-            documents = [source.draw(rng, batch.length + 1, kinds) for _ in range(batch.count)]
-            ids, wanted = _tensors(documents, batch)
-            hidden, looks = (taught if left > 0 else plain)(ids[:, :-1], tables[batch.length])
-            logits, targets = self.model.head(hidden[wanted[:, 1:]]), ids[:, 1:][wanted[:, 1:]]
+            documents = [documents_of_stage.draw(rng, batch.length + 1, kinds) for _ in range(batch.count)]
+            ids, is_target = _tensors(documents, batch)
+            hidden, looks = (supervised if left > 0 else plain)(ids[:, :-1], tables[batch.length])
+            logits, targets = self.model.head(hidden[is_target[:, 1:]]), ids[:, 1:][is_target[:, 1:]]
             loss = answer_loss = F.cross_entropy(logits, targets)
             if left > 0:
                 attention = attention_loss(looks, documents)
-                loss = loss + teaching(self.step / stage.taught) * attention
+                loss = loss + attention_weight(self.step / stage.taught) * attention
                 self._note("attention_loss", float(attention.detach()))
             for group in self.optimizer.param_groups:
                 group["lr"] = stage.learning_rate * schedule(self.step, stage.steps)
@@ -135,7 +136,7 @@ class Trainer:
                 self._log(stage)
             if self.step % SAVE_EVERY == 0:
                 self._save()
-            tell(self.seen)
+            on_progress(self.seen)
 
     def _forward(self, traced: bool) -> Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]:
         def forward(ids: Tensor, cos_sin: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -155,7 +156,7 @@ class Trainer:
             file.write(line + "\n")
 
     def _checkpoint(self, stage: Stage) -> None:
-        """Write the stage's checkpoint, and go on from it as it is stored: rounded to bfloat16."""
+        """Write the stage's checkpoint, and round the weights to bfloat16: training continues from what is stored."""
         target = self.directory / stage.name
         self.model.save(target)
         save_tokenizer(self.tokenizer, target)
@@ -165,23 +166,23 @@ class Trainer:
 
 
 def schedule(step: int, steps: int) -> float:
-    """Share of the learning rate at a step: up over 30 steps, flat, down to zero over the last 30 %."""
+    """Factor of the learning rate at a step: rises over 30 steps, stays at 1, falls to zero over the last 30 %."""
     return min(1.0, (step + 1) / 30) * min(1.0, (steps - step) / (0.3 * steps))
 
 
-def teaching(done: float) -> float:
-    """Weight of the attention loss after a share `done` of the taught steps: 1, then 0.15, then fading out.
+def attention_weight(done: float) -> float:
+    """Weight of the attention loss after a share `done` of the supervised steps: 1, then 0.15, then down to zero.
 
-    The weak middle part holds the heads in place while the model learns to use what they find; without it they drift
-    away before that happens.
+    The weak middle part keeps the heads on their targets while later layers learn to use what these heads copy.
+    Without it the heads lose their targets first.
     """
     return 1.0 if done < 0.5 else 0.15 * min(1.0, (1 - done) / 0.2)
 
 
 def attention_loss(layers: list[Tensor], documents: list[Document]) -> Tensor:
-    """Mean over the taught heads of the mean -log of the attention on the wanted position.
+    """Mean over the supervised heads of the mean -log attention weight on the target position.
 
-    `layers`: attention weights (B, H, T, T) of layers 0 to 2. Which heads are taught what: `tasks.demo.documents`.
+    `layers`: attention weights (B, H, T, T) of layers 0 to 2. The heads and their targets: `tasks.demo.drafts`.
     """
     length = layers[0].shape[-1]
     parts = [layers[PREVIOUS.layer][:, PREVIOUS.head].diagonal(-1, -2, -1)]
@@ -194,10 +195,10 @@ def attention_loss(layers: list[Tensor], documents: list[Document]) -> Tensor:
 
 
 def _tensors(documents: list[Document], batch: Batch) -> tuple[Tensor, Tensor]:
-    """Token ids (count, length + 1), filled up with the end token, and which of them are to be predicted."""
+    """Token ids (count, length + 1), padded with the end token, and a mask of the tokens to predict (same shape)."""
     ids = torch.zeros(len(documents), batch.length + 1, dtype=torch.long)
-    wanted = torch.zeros_like(ids, dtype=torch.bool)
+    is_target = torch.zeros_like(ids, dtype=torch.bool)
     for row, document in enumerate(documents):
         ids[row, : len(document.ids)] = torch.tensor(document.ids)
-        wanted[row, : len(document.ids)] = torch.tensor(document.answer)
-    return ids, wanted
+        is_target[row, : len(document.ids)] = torch.tensor(document.answer)
+    return ids, is_target

@@ -1,4 +1,4 @@
-"""The small world that the demo's texts and questions speak of: its people, and twelve kinds of things."""
+"""The vocabulary of the demo's texts and questions: names of people, and twelve kinds of things."""
 
 from __future__ import annotations
 

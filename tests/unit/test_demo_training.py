@@ -17,11 +17,12 @@ from harness.models.reference import Reference, Trace
 from harness.store.files import RunLock
 from harness.types import GatedevalError
 from tasks.demo import recipe, training
-from tasks.demo.documents import DIGIT, KEY_END, KEY_START, LETTER, OPTION, Document, Documents
+from tasks.demo.documents import Documents
+from tasks.demo.drafts import DIGIT, KEY_END, KEY_START, LETTER, OPTION, Document
 from tasks.demo.recipe import ARMS, EVERYTHING, STAGES, WIDTHS, model_config
 from tasks.demo.start import initialise
 from tasks.demo.tokens import train_tokenizer
-from tasks.demo.training import Trainer, schedule, teaching
+from tasks.demo.training import Trainer, attention_weight, schedule
 from tests.support import ROOT
 
 TOKENIZER = train_tokenizer()
@@ -202,5 +203,5 @@ def test_an_arm_that_is_being_trained_is_not_trained_twice(tmp_path: Path) -> No
 
 def test_schedules() -> None:
     assert [round(schedule(step, 100), 3) for step in (0, 14, 29, 69, 85, 99)] == [0.033, 0.5, 1.0, 1.0, 0.5, 0.033]
-    assert [teaching(x) for x in (0.0, 0.49, 0.5, 0.7)] == [1.0, 1.0, 0.15, 0.15]
-    assert teaching(0.9) == pytest.approx(0.075)
+    assert [attention_weight(x) for x in (0.0, 0.49, 0.5, 0.7)] == [1.0, 1.0, 0.15, 0.15]
+    assert attention_weight(0.9) == pytest.approx(0.075)
