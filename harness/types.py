@@ -18,11 +18,6 @@ class GatedevalError(Exception):
     """Something the user can mend: the message says what is wrong, where, and what to do. Exit code 2."""
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text; its type's name where it has no text."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
 @dataclass(frozen=True, order=True)
 class Cell:
     """What one number in a per-task table stands for: (model, context setting, benchmark, task, length)."""
