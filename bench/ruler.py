@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.common import emit  # noqa: E402
 from tasks.ruler import ANSWER_TOKENS, TASKS, generate, load_tokenizer  # noqa: E402
+from tasks.ruler.counting import Counter  # noqa: E402
 from tasks.ruler.protocol import SETTINGS  # noqa: E402
 
 GRID = (4096, 8192, 16384, 32768, 65536, 131072)
@@ -34,6 +35,7 @@ Result = dict[str, Any]
 def ours(args: argparse.Namespace) -> Callable[[str, int], int]:
     """(task, length) -> tokens made by us."""
     tokenizer = load_tokenizer(args.tokenizer)
+    Counter(tokenizer)  # what is proven about its vocabulary belongs to loading it
 
     def run(task: str, length: int) -> int:
         samples = generate(task, tokenizer=tokenizer, length=length, samples=args.samples, data=args.data)
@@ -207,7 +209,7 @@ def grid(args: argparse.Namespace) -> None:
 
 def qwen_file() -> Path:
     """Qwen's tokenizer.json, made once per temporary folder."""
-    from tests.ruler.tokenizers_made import qwen
+    from tests.support.tokenizers import qwen
 
     path = Path(tempfile.mkdtemp(prefix="bench-ruler-")) / "tokenizer.json"
     qwen().save(str(path))

@@ -1,4 +1,4 @@
-"""The groups `ruler` and `data`. Their commands are in tasks/ruler/commands.py, imported when one is asked for."""
+"""The groups `ruler` and `data`. Their commands are in tasks/ruler/commands.py and data.py, imported when one is asked for."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def ruler() -> None:
     """Generate RULER samples, or score predictions; no model is needed."""
 
 
-@click.group(cls=_Elsewhere, source="tasks.ruler.commands:data")
+@click.group(cls=_Elsewhere, source="harness.commands.data:data")
 def data() -> None:
     """Say which benchmark data is there, or fetch it."""

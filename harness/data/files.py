@@ -1,10 +1,11 @@
-"""Files of text and JSON, gzipped or not, read with an error that names file and line; and the hashes of files."""
+"""Reading text, JSON and JSON lines, gzipped or not, with errors that name file and line; and sha256 of files."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +51,33 @@ def read_json(path: Path) -> Any:
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise GatedevalError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
-    return _lines(text, path)
+    return [value for _, value in json_lines(text, path)]
 
 
 def read_json_lines(path: Path) -> list[Any]:
     """The values of a JSON-lines file (or the items of one JSON list); gzipped or not."""
     text = read_text(path)
-    return json.loads(text) if text.lstrip().startswith("[") else _lines(text, path)
+    return json.loads(text) if text.lstrip().startswith("[") else [value for _, value in json_lines(text, path)]
 
 
-def _lines(text: str, path: Path) -> list[Any]:
-    values = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                values.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise GatedevalError(f"{path}, line {number}: not JSON ({error.msg})") from error
-    return values
+def json_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """(line number from 1, value) of each line that is not empty. `path` is named in errors.
+
+    Raises:
+        GatedevalError: a line is not JSON.
+    """
+    import jsonlines
+
+    number = 0
+
+    def numbered() -> Iterator[str]:
+        nonlocal number
+        for number, line in enumerate(text.split("\n"), 1):  # noqa: B007  (the reader below takes one line at a time)
+            yield line
+
+    try:
+        for value in jsonlines.Reader(numbered(), loads=json.loads).iter(allow_none=True, skip_empty=True):
+            yield number, value
+    except jsonlines.InvalidLineError as error:
+        reason = error.__cause__.msg if isinstance(error.__cause__, json.JSONDecodeError) else error.args[0]
+        raise GatedevalError(f"{path}, line {error.lineno}: not JSON ({reason})") from error

@@ -1,8 +1,9 @@
 """RULER (Hsieh et al. 2024, arXiv 2404.06654): NVIDIA's samples byte for byte, made on demand for any tokenizer."""
 
 from harness.models.tokenizer import load_tokenizer
-from tasks.ruler.generation import check_possible, generate, minimum_length
+from tasks.ruler.generation import generate
 from tasks.ruler.protocol import ANSWER_TOKENS, NEEDS, REVISION, TASKS
+from tasks.ruler.request import Request
 from tasks.ruler.sample import RulerSample, Validity
 from tasks.ruler.scoring import score
 
@@ -11,11 +12,10 @@ __all__ = [
     "NEEDS",
     "REVISION",
     "TASKS",
+    "Request",
     "RulerSample",
     "Validity",
-    "check_possible",
     "generate",
     "load_tokenizer",
-    "minimum_length",
     "score",
 ]

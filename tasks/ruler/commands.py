@@ -1,4 +1,4 @@
-"""The commands `ruler generate`, `ruler score`, `data check` and `data fetch`. stdout is data, stderr is the rest."""
+"""The commands `ruler generate` and `ruler score`. stdout is data, stderr is the rest."""
 
 from __future__ import annotations
 
@@ -49,21 +49,22 @@ def generate(
     import json
     from dataclasses import asdict
 
-    from tasks.ruler import generate as make
+    import jsonlines
+
+    from tasks.ruler import generate as samples_of
     from tasks.ruler import load_tokenizer
 
     given = {"essays": essays, "squad": squad, "hotpotqa": hotpotqa, "english_words": english_words}
     folder = DataFolder(data, {name: path for name, path in given.items() if path is not None})
     loaded = load_tokenizer(tokenizer)
-    out = sys.stdout
+    lines = jsonlines.Writer(sys.stdout, dumps=json.dumps)  # json's own separators and escapes: upstream's bytes
     overshoots = 0
-    for sample in make(
+    for sample in samples_of(
         task, tokenizer=loaded, length=length, samples=samples, seed=seed, data=folder, profile=profile,
         answer_prefix=answer_prefix, answer_tokens=answer_tokens, max_model_len=max_model_len, start=start,
-        counting=counting,  # type: ignore[arg-type]
+        counting=counting,
     ):  # fmt: skip
-        line = json.dumps({"row": sample.row, **asdict(sample.validity)}) if validity else sample.to_json()
-        out.write(line + "\n")
+        lines.write({"row": sample.row, **asdict(sample.validity)} if validity else sample.record())
         overshoots += sample.validity.overshoot > 0
     for note in loaded.notes:
         click.echo(f"note: {note}", err=True)
@@ -107,48 +108,8 @@ def score(file: Path, task: str | None, style: str) -> None:
 
 
 @click.group()
-def data() -> None:
-    """The files that benchmarks read."""
-
-
-@data.command()
-@click.option("--data", "folder", type=_FOLDER, help="The data folder (default: GATEDEVAL_DATA, else the cache).")
-def check(folder: Path | None) -> None:
-    """Say which data sets are here, which are missing, and for which benchmark. Exit code 1 if one is broken."""
-    rows = DataFolder(folder).check()
-    for row in rows:
-        click.echo(f"{row['name']:14} {row['state']:8} {row['sha256'][:12]:12} {row['used_by']}")
-        click.echo(f"{'':14} {row['path'] or row['remedy']}")
-    if any(row["state"] == "broken" for row in rows):
-        raise click.exceptions.Exit(1)
-
-
-@data.command()
-@click.argument("names", nargs=-1)
-@click.option("--data", "folder", type=_FOLDER, help="Where to put the files (default: the cache).")
-def fetch(names: tuple[str, ...], folder: Path | None) -> None:
-    """Download what is not here yet: all data sets, or those NAMEd (essays, squad, hotpotqa, punkt, mmlu, ...)."""
-    from harness.data.catalog import WANTED
-    from harness.types import GatedevalError
-
-    if unknown := [n for n in names if n not in WANTED]:
-        raise GatedevalError(f"no data set is called {unknown[0]!r}; there are: {', '.join(WANTED)}")
-    failed = []
-    target = DataFolder(folder)
-    for name in names or WANTED:
-        try:
-            for _, path in target.fetch([name]):
-                click.echo(f"{name}\t{path}")
-        except (OSError, ValueError, ImportError) as error:
-            failed.append(f"{name} ({type(error).__name__}: {error})")
-    if failed:
-        raise GatedevalError(f"could not download {'; '.join(failed)}")
-
-
-@click.group()
 def main() -> None:
-    """RULER on its own: python -m tasks.ruler ..."""
+    """RULER without the rest of the project: python -m tasks.ruler ruler ..."""
 
 
 main.add_command(ruler)
-main.add_command(data)

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from harness.data.files import read_json
+from harness.data.folder import DataFolder
+from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
+from tasks.ruler.family import Draws, Family, Text, split_prompt, whole_tokens
+from tasks.ruler.fit import Rejected, find_size
 from tasks.ruler.protocol import FAMILIES
 from tasks.ruler.rules import single_digits
 from tasks.ruler.words import all_words
 
 _STRINGS = FAMILIES["cwe"]
-FIRST = 4096
+_FIRST = 4096
 """Words of the first text of the size search."""
 
 
@@ -48,7 +52,7 @@ class WordsDraft:
     real: Listed
 
 
-class CommonWords:
+class CommonWords(Family):
     """The task at one length. Unit: distinct words."""
 
     step = 10
@@ -101,9 +105,16 @@ class CommonWords:
         given = len(answers) if set(answers) <= set(solved) else 0  # the example's solution would be the answer
         return Text(*split_prompt(prompt, self._prefix), answers, complete=complete, elsewhere=given)
 
-    def offsets(self, draft: WordsDraft, text: Text) -> list[int]:
-        """None: the whole list is the evidence."""
-        return []
+    def smallest(self, row: int) -> int:
+        """The common words and another one."""
+        return 11
+
+    def search(self, length: int) -> int:
+        """Upstream's search, from 4,096 words."""
+        return find_size(
+            lambda size: self.draw(size, 0), self.tokens,
+            length=length, limit=self.limit, start=self.step, first=_FIRST, tight=True,
+        )  # fmt: skip
 
     def tokens(self, draft: WordsDraft) -> int:
         """Tokens of the prompt: each distinct word and each number once."""
@@ -135,3 +146,19 @@ class CommonWords:
             before = self._numbers or [0, 0]
             self._numbers = before + list(accumulate(counts, initial=before[-1]))[1:]
         return self._numbers[upto]
+
+
+def english_words(data: DataFolder) -> list[str]:
+    """Upstream's large English word list, which common words needs for more than 8,166 distinct words.
+
+    Raises:
+        GatedevalError: the list is not in the data folder, or is not an object of words.
+    """
+    try:
+        path = data.find("english_words").path
+    except GatedevalError as error:
+        raise GatedevalError(f"RULER cwe needs more than 8,166 distinct words at this length: {error}") from error
+    value = read_json(path)
+    if not isinstance(value, dict) or not value:
+        raise GatedevalError(f"{path}: expected NVIDIA/RULER's english_words.json, an object of words")
+    return list(value.values())

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from harness.types import GatedevalError
-from tasks.ruler.family import Rejected
 
 D = TypeVar("D")
 
@@ -14,12 +13,24 @@ PATIENCE = 400
 """Attempts at the smallest size before it is called impossible; upstream tries for ever."""
 
 
+class Rejected(Exception):
+    """A draft that cannot be made at this size (upstream raises something and tries again)."""
+
+
 class TooShort(GatedevalError):
-    """The length is too small for the smallest text. `minimum` is the length that would have been enough, or None."""
+    """The length is too small for the smallest text. `minimum`: the tokens that would have been enough, or None."""
 
     def __init__(self, message: str, minimum: int | None) -> None:
         super().__init__(message)
         self.minimum = minimum
+
+
+def too_short(error: TooShort, where: str, answer_budget: int) -> TooShort:
+    """The error that a user sees: what does not fit, and the length (answer included) that would be enough."""
+    if error.minimum is None:
+        return TooShort(f"{where}: {error}; upstream never ends here; use a larger length", None)
+    minimum = error.minimum + answer_budget
+    return TooShort(f"{where}: {error}; the length must be at least {minimum} with this tokenizer", minimum)
 
 
 def find_size(
@@ -33,10 +44,11 @@ def find_size(
     extra: int = 0,
     tight: bool = False,
 ) -> int:
-    """The largest size at which a random text was seen to fit, by binary search; `start` if none did.
+    """The largest size (in units) at which a random text was seen to fit, by binary search; `start` if none did.
 
-    `first` is the size of the first text, from which the tokens per unit are taken (default: `start`). `limit`: tokens
-    a text plus `extra` may take. `tight`: the upper bound is twice instead of three times the estimate (cwe's rule).
+    `length`: tokens of prompt and answer, from which the upper bound is estimated. `limit`: tokens that a text and
+    `extra` may take together. `first`: units of the first text, which gives the tokens per unit (default: `start`).
+    `tight`: the upper bound is twice instead of three times the estimate (cwe's rule).
     """
     first = start if first is None else first
     per_unit = tokens(draw(first)) / first

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Text, fixed_order, split_prompt, whole_tokens
+from tasks.ruler.family import Draws, Family, Text, fixed_order, split_prompt, whole_tokens
 from tasks.ruler.fit import TooShort
 from tasks.ruler.protocol import FAMILIES
 
@@ -26,7 +26,7 @@ class CodedDraft:
     order_seed: int | None = None  # of the order of the words; None: the fixed one
 
 
-class FrequentWords:
+class FrequentWords(Family):
     """The task at one length. Unit: coded words in all, before rounding down. It searches in steps of its own."""
 
     def __init__(self, settings: Mapping[str, Any], limit: int, counter: Counter, draws: Draws) -> None:
@@ -82,9 +82,29 @@ class FrequentWords:
         complete = len(self.counts(draft.total)) >= 4
         return Text(*split_prompt(prompt, self._prefix), draft.words[1:4], complete=complete)
 
-    def offsets(self, draft: CodedDraft, text: Text) -> list[int]:
-        """None: the whole text is the evidence."""
-        return []
+    def smallest(self, row: int) -> int:
+        """The fewest coded words of which the fourth rank occurs."""
+        return 27
+
+    def search(self, length: int) -> int:
+        """One vocabulary at growing totals, up to the last that fits."""
+        size = self.start
+        draft = self.draw(size, 0)
+        while self.tokens(self.with_total(draft, size)) < self.limit:
+            size += self.step
+        return size - self.step
+
+    def accept(self, size: int, row: int) -> tuple[CodedDraft, int]:
+        """One vocabulary at shrinking totals, down to the first that fits."""
+        draft = self.draw(size, row)
+        tokens = self.tokens(draft)
+        while tokens > self.limit:
+            size -= self.step
+            if size < 1 or self.step < 1:
+                raise TooShort(f"its smallest text takes {tokens} tokens, {self.limit} are left for it", tokens)
+            draft = self.with_total(draft, size)
+            tokens = self.tokens(draft)
+        return draft, tokens
 
     def tokens(self, draft: CodedDraft) -> int:
         """Tokens of the prompt: each coded word once, and the last one where the text ends."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
+from tasks.ruler.family import Draws, Family, Text, split_prompt, whole_tokens
+from tasks.ruler.fit import Rejected
 from tasks.ruler.haystack import Essay
 from tasks.ruler.protocol import FAMILIES, NOISE
 from tasks.ruler.rules import single_digits, splits_runs
@@ -31,8 +32,10 @@ class NeedleDraft:
     answers: list[str]
 
 
-class Niah:
+class Niah(Family):
     """One needle task at one length. Units: essay words, noise lines, or needles."""
+
+    fewer: ClassVar[Mapping[int, int]] = {50: 5, 5: 3}  # at very short lengths, fewer essay words or lines will do
 
     def __init__(
         self, settings: Mapping[str, Any], length: int, limit: int, counter: Counter, draws: Draws, essay: Essay | None
@@ -85,6 +88,10 @@ class Niah:
         return NeedleDraft(
             size, needles, lines, places, [keys[i] for i in asked], [v for i in asked for v in values[i]]
         )
+
+    def smallest(self, row: int) -> int:
+        """Room for the needles: words of an essay, or lines."""
+        return 50 if self.kind == "essay" else 5
 
     def sentence(self, key: str, value: str) -> str:
         """A needle as it stands in the text."""
@@ -219,9 +226,12 @@ class Niah:
         total = self.essay.run_tokens(self.counter, spans, first, last)
         return f"{head} {tail}", total - self.counter.inner([f" {head}", f" {tail}"])
 
-    def position_tokens(self, draft: NeedleDraft, text: Text) -> int:
-        """Tokens of `input` before the first answer, as upstream counts them: of that part encoded alone."""
+    def first_answer(self, draft: NeedleDraft, text: Text) -> tuple[int, int]:
+        """(characters, tokens) of `input` before the first answer, as upstream counts: that part encoded alone."""
         at = text.input.find(text.outputs[0])
+        return at, self._tokens_before(draft, text, at)
+
+    def _tokens_before(self, draft: NeedleDraft, text: Text, at: int) -> int:
         if self.counter.piecewise:
             order = draft.needles if self.kind == "essay" else draft.needles[::-1]
             index = next(i for i, (_, value) in enumerate(order) if value == text.outputs[0])

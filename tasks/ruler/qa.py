@@ -14,7 +14,8 @@ from harness.data.files import read_json
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
+from tasks.ruler.family import Draws, Family, Text, split_prompt, whole_tokens
+from tasks.ruler.fit import Rejected
 from tasks.ruler.protocol import FAMILIES
 
 _STRINGS = FAMILIES["qa"]
@@ -73,7 +74,7 @@ class DocumentsDraft:
     chosen: list[int]
 
 
-class QuestionAnswering:
+class QuestionAnswering(Family):
     """The task at one length. Unit: documents."""
 
     step = 10
@@ -100,6 +101,10 @@ class QuestionAnswering:
         else:
             chosen = [*question.own, *rng.sample(list(question.more), wanted)]
         return DocumentsDraft(row, self.draws.shuffled(chosen))
+
+    def smallest(self, row: int) -> int:
+        """The documents that answer the row's question."""
+        return max(len(self.data.questions[row].gold), 1)
 
     def _closing(self, draft: DocumentsDraft) -> str:
         return self._tail.replace("{query}", self.data.questions[draft.row].query) + self._prefix

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -23,11 +23,6 @@ class Validity:
     document_position: int | None = None  # of the gold document, counted from 1
     documents: int | None = None
 
-    @property
-    def ok(self) -> bool:
-        """Whether the sample is what it should be: nothing missing, nothing given away, inside its length."""
-        return self.evidence_present and not self.answers_elsewhere and not self.overshoot
-
 
 @dataclass(frozen=True, kw_only=True)
 class RulerSample:
@@ -44,7 +39,6 @@ class RulerSample:
     profile: str = "nvidia"
     prefix_sent: bool = True
     validity: Validity
-    extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def length_w_model_temp(self) -> int:
@@ -56,8 +50,8 @@ class RulerSample:
         """What a base model is sent."""
         return self.input + self.answer_prefix if self.prefix_sent else self.input
 
-    def to_json(self) -> str:
-        """Upstream's line without its newline, byte for byte (with the prefix left out: an empty answer_prefix)."""
+    def record(self) -> dict[str, Any]:
+        """Upstream's fields, in upstream's order (with the prefix left out: an empty answer_prefix)."""
         line: dict[str, Any] = {
             "index": self.index,
             "input": self.input,
@@ -68,4 +62,8 @@ class RulerSample:
         }
         if self.token_position_answer is not None:
             line["token_position_answer"] = self.token_position_answer
-        return json.dumps(line)
+        return line
+
+    def to_json(self) -> str:
+        """Upstream's line without its newline, byte for byte."""
+        return json.dumps(self.record())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import gzip
 import io
 import json
 import math
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.data.files import json_lines, read_text
 from harness.types import GatedevalError
 from tasks.ruler.protocol import SETTINGS, TASKS
 
@@ -125,31 +125,18 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
         yield Prediction(task_name(str(name)), parse_references(picked["references"], where), said)
 
 
-def _open(path: Path) -> str:
-    try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise GatedevalError(f"{path}: cannot be read ({error})") from error
-
-
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     csv.field_size_limit(1 << 30)  # a column may hold a whole prompt
-    reader = csv.DictReader(io.StringIO(_open(path), newline=""))
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     for row in reader:
         yield reader.line_num, row
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(_open(path).split("\n"), 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise GatedevalError(f"{path}, line {number}: not JSON ({error.msg})") from error
-            if not isinstance(row, dict):
-                raise GatedevalError(f"{path}, line {number}: expected an object")
-            yield number, row
+    for number, row in json_lines(read_text(path), path):
+        if not isinstance(row, dict):
+            raise GatedevalError(f"{path}, line {number}: expected an object")
+        yield number, row
 
 
 @dataclass(frozen=True)

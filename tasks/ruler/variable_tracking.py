@@ -6,8 +6,8 @@ import string
 from dataclasses import dataclass
 
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Rejected, Text, split_prompt, whole_tokens
-from tasks.ruler.fit import accepted, find_size
+from tasks.ruler.family import Draws, Family, Text, split_prompt, whole_tokens
+from tasks.ruler.fit import Rejected, accepted, find_size
 from tasks.ruler.protocol import FAMILIES, NOISE
 
 _STRINGS = FAMILIES["vt"]
@@ -25,7 +25,7 @@ class ChainDraft:
     example: str = ""
 
 
-class VariableTracking:
+class VariableTracking(Family):
     """The task at one length. Unit: noise lines."""
 
     def __init__(self, hops: int, length: int, limit: int, counter: Counter, draws: Draws) -> None:
@@ -35,9 +35,6 @@ class VariableTracking:
         self._prefix = _STRINGS["answer_prefix"].replace("{num_v}", str(hops + 1))
         self._tail = rest + self._prefix
         self._example = self._make_example()
-        self.example_tokens = (
-            counter.text(self._example) if counter.piecewise else counter.tokenizer.count(self._example)
-        )
 
     def _chain(self, size: int, letters: int, value: str | None) -> ChainDraft:
         rng = self.draws.rng
@@ -59,9 +56,18 @@ class VariableTracking:
         draft = self._chain(size, 5, None)
         return ChainDraft(draft.size, draft.names, draft.value, draft.places, self._dressed_example())
 
-    def draw_searching(self, size: int) -> ChainDraft:
-        """As `draw`, without an example: the search leaves it as it is, and counts it apart."""
-        return self._chain(size, 5, None)
+    def smallest(self, row: int) -> int:
+        """Lines for the assignments, and another one."""
+        return 6
+
+    def search(self, length: int) -> int:
+        """Upstream's search leaves the example as it is, and adds its tokens to those of the text."""
+        counter = self.counter
+        example = counter.text(self._example) if counter.piecewise else counter.tokenizer.count(self._example)
+        return find_size(
+            lambda size: self._chain(size, 5, None), self._body_tokens,
+            length=length, limit=self.limit, start=self.step, extra=example,
+        )  # fmt: skip
 
     def _assignments(self, draft: ChainDraft) -> list[str]:
         first = _STRINGS["first"].format(name=draft.names[0], value=draft.value)
@@ -117,10 +123,6 @@ class VariableTracking:
             return self.counter.tokenizer.count(before + self._body(draft))
         rest = self._head + "\n".join(self._assignments(draft)) + self._tail.replace("{query}", draft.value)
         return draft.size * self.counter.text(NOISE + "\n", "line", "line") + self.counter.text(before + rest)
-
-    def search_tokens(self, draft: ChainDraft) -> int:
-        """What the search compares: the text's tokens, without the example."""
-        return self._body_tokens(draft)
 
     def tokens(self, draft: ChainDraft) -> int:
         """Tokens of the prompt, example included."""

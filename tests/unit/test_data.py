@@ -5,21 +5,26 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from harness.data.catalog import MMLU_SUBJECTS, WANTED
+from harness.commands.data import data
+from harness.data.catalog import DATASETS, MMLU_SUBJECTS
+from harness.data.download import fetch_one
 from harness.data.files import read_json, read_json_lines, sha256_of
-from harness.data.folder import DataFolder, fetch_one
+from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 
 
 def test_the_shared_folder_works_as_it_stands(shared: Path) -> None:
     folder = DataFolder(shared / "data")
     states = {row["name"]: row["state"] for row in folder.check()}
-    assert states == {name: "missing" if name == "english_words" else "here" for name in WANTED}
-    assert folder.missing(name for name in WANTED if name != "english_words") == []
+    assert states == {name: "missing" if name == "english_words" else "here" for name in DATASETS}
+    assert folder.missing(name for name in DATASETS if name != "english_words") == []
     (message,) = folder.missing(["english_words", "english_words", "essays"])
     assert "english_words.json" in message
     essays = folder.find("essays")
@@ -76,17 +81,15 @@ def test_offline_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_downloads_are_checked_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real download, of a file: address: kept if its hash is the known one, refused if not, found afterwards."""
-    from dataclasses import replace
-
     source = tmp_path / "dev-v2.0.json"
     source.write_text('{"data": []}')
     monkeypatch.setenv("GATEDEVAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("GATEDEVAL_DATA", raising=False)
-    wrong = replace(WANTED["squad"], url=source.as_uri(), sha256="0" * 64)
-    monkeypatch.setitem(WANTED, "squad", wrong)
+    wrong = replace(DATASETS["squad"], url=source.as_uri(), sha256="0" * 64)
+    monkeypatch.setitem(DATASETS, "squad", wrong)
     with pytest.raises(ValueError, match="expected 0000"):
         fetch_one("squad")
-    monkeypatch.setitem(WANTED, "squad", replace(wrong, sha256=sha256_of(source)))
+    monkeypatch.setitem(DATASETS, "squad", replace(wrong, sha256=sha256_of(source)))
     found = DataFolder().find("squad")
     assert (found.source, found.revision, found.sha256) == ("download", "dev-v2.0", sha256_of(source))
     assert [p.name for p in found.path.parent.iterdir()] == ["dev-v2.0.json"]
@@ -136,3 +139,34 @@ def test_hash_is_kept_until_the_file_changes(tmp_path: Path) -> None:
     file.write_text("bb")
     assert sha256_of(file) != first
     assert sha256_of(tmp_path) != sha256_of(file)
+
+
+def test_data_check_prints_the_state_of_every_data_set(shared: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(data, ["check", "--data", str(shared / "data")])
+    assert done.exit_code == 0
+    assert [line.split()[1] for line in done.stdout.splitlines()[::2]].count("here") == 7
+    assert "english_words  missing" in done.stdout
+    (tmp_path / "squad").mkdir()
+    (tmp_path / "squad" / "dev-v2.0.json").write_text("{")
+    broken = CliRunner().invoke(data, ["check", "--data", str(tmp_path)])
+    assert broken.exit_code == 1
+    assert "squad          broken" in broken.stdout
+
+
+def test_a_zip_is_unpacked_to_the_folder_that_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """punkt_tab has 19 languages; only the English folder is kept, whole or not at all."""
+    source = tmp_path / "punkt_tab.zip"
+    with zipfile.ZipFile(source, "w") as archive:
+        for language in ("english", "french"):
+            archive.writestr(f"punkt_tab/{language}/abbrev_types.txt", language)
+    monkeypatch.setenv("GATEDEVAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("GATEDEVAL_DATA", raising=False)
+    changed = replace(DATASETS["punkt"], url=source.as_uri(), sha256=sha256_of(source))
+    monkeypatch.setitem(DATASETS, "punkt", changed)
+    found = DataFolder().find("punkt")
+    assert found.path == tmp_path / "cache/data/nltk_data/tokenizers/punkt_tab/english"
+    assert (found.source, found.revision) == ("download", "nltk/nltk_data@550b662")
+    assert {p.name: p.read_text() for p in found.path.iterdir()} == {"abbrev_types.txt": "english"}
+    assert [p.name for p in found.path.parent.iterdir()] == ["english"]

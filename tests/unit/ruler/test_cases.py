@@ -18,10 +18,11 @@ import pytest
 from harness.data.folder import DataFolder
 from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
-from tasks.ruler import ANSWER_TOKENS, TASKS, RulerSample, check_possible, generate, minimum_length
+from tasks.ruler import ANSWER_TOKENS, TASKS, Request, RulerSample, generate
 from tasks.ruler.common_words import CommonWords
 from tasks.ruler.counting import Counter
-from tasks.ruler.family import Draws, Rejected
+from tasks.ruler.family import Draws
+from tasks.ruler.fit import Rejected
 from tasks.ruler.frequent_words import _ZETA_2
 from tasks.ruler.needle import DEPTHS, Niah
 from tasks.ruler.protocol import FAMILIES, NOISE, SETTINGS
@@ -35,6 +36,12 @@ def make(
     return list(generate(task, tokenizer=tokenizer, length=length, samples=samples, data=shared / "data", **more))
 
 
+def as_it_should_be(sample: RulerSample) -> bool:
+    """Nothing is missing, nothing is given away, and the sample is inside its length."""
+    checked = sample.validity
+    return checked.evidence_present and not checked.answers_elsewhere and not checked.overshoot
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_fair_budget_prefix_and_fill(shared: Path, bpe4k_bos: Tokenizer, task: str) -> None:
     """Prompt as sent plus answer fits, fills its length, ends in the answer prefix, has one BOS; ids are unique."""
@@ -44,7 +51,7 @@ def test_fair_budget_prefix_and_fill(shared: Path, bpe4k_bos: Tokenizer, task: s
         ids = bpe4k_bos.encode(s.prompt)
         assert len(ids) == s.validity.prompt_tokens
         assert len(ids) + ANSWER_TOKENS[task] <= 4096
-        assert s.validity.ok
+        assert as_it_should_be(s)
         assert ids[0] == bpe4k_bos.prefix_ids[0]
         assert bpe4k_bos.prefix_ids[0] not in ids[1:]
         prefix = bpe4k_bos.encode(s.answer_prefix, special=False)
@@ -189,10 +196,12 @@ def test_too_short_names_the_minimum(shared: Path, bpe4k: Tokenizer, task: str, 
                 profile=profile,
             )
         assert int(str(caught.value).split("at least ")[1].split()[0]) > length * (profile == "nvidia")
-    minimum = minimum_length(task, tokenizer=bpe4k, data=shared / "data")
+    with pytest.raises(GatedevalError, match="the length must be at least ") as caught:
+        make(task, bpe4k, shared, length=ANSWER_TOKENS[task] + 32, samples=1)
+    minimum = int(str(caught.value).split("at least ")[1].split()[0])
     with pytest.raises(GatedevalError):
-        check_possible(task, tokenizer=bpe4k, length=minimum - 60, data=shared / "data")
-    check_possible(task, tokenizer=bpe4k, length=minimum + 60, data=shared / "data")
+        make(task, bpe4k, shared, length=minimum - 60, samples=1)
+    make(task, bpe4k, shared, length=minimum + 60, samples=1)
 
 
 def test_hotpotqa_step_below_its_own_documents(shared: Path, bpe4k: Tokenizer) -> None:
@@ -214,7 +223,7 @@ def test_hotpotqa_step_below_its_own_documents(shared: Path, bpe4k: Tokenizer) -
 def test_wrong_options(bpe4k: Tokenizer, options: dict[str, Any], message: str) -> None:
     given = {"task": "niah_single_1", "length": 1024, "samples": 1, "tokenizer": bpe4k, **options}
     with pytest.raises(GatedevalError, match=message):
-        list(generate(**given))
+        list(generate(Request(**given)))
 
 
 def test_nothing_wanted_nothing_read(bpe4k: Tokenizer, tmp_path: Path) -> None:
@@ -228,7 +237,7 @@ def test_missing_files_are_named(bpe4k: Tokenizer, tmp_path: Path) -> None:
         "qa_2": "hotpot_dev",
     }.items():
         with pytest.raises(GatedevalError, match=names):
-            check_possible(task, tokenizer=bpe4k, length=4096, data=tmp_path)
+            list(generate(task, tokenizer=bpe4k, length=4096, samples=1, data=tmp_path))
 
 
 def test_odd_data(shared: Path, bpe4k: Tokenizer, tmp_path: Path) -> None:
@@ -420,5 +429,5 @@ def test_shorter_haystacks_change_no_sample_that_was_possible_before(
     assert digest.startswith(BEFORE[task, length])
     shorter = length - 80  # too short for that version: now fewer words or lines, everything in place, well filled
     for s in make(task, bpe4k, shared, length=shorter, samples=5, profile="fair", answer_tokens=100):
-        assert s.validity.ok
+        assert as_it_should_be(s)
         assert s.validity.prompt_tokens + 100 > 0.87 * shorter

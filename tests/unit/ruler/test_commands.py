@@ -63,18 +63,6 @@ def test_score_of_one_task_has_no_average(tmp_path: Path) -> None:
     assert "qa_2 missing" in done.stderr
 
 
-def test_data_check(shared: Path, tmp_path: Path) -> None:
-    done = run("data", "check", "--data", str(shared / "data"))
-    assert done.exit_code == 0
-    assert [line.split()[1] for line in done.stdout.splitlines()[::2]].count("here") == 7
-    assert "english_words  missing" in done.stdout
-    (tmp_path / "squad").mkdir()
-    (tmp_path / "squad" / "dev-v2.0.json").write_text("{")
-    broken = run("data", "check", "--data", str(tmp_path))
-    assert broken.exit_code == 1
-    assert "squad          broken" in broken.stdout
-
-
 @pytest.fixture(scope="module")
 def lm_eval_tasks(shared: Path) -> dict[str, Any]:
     from lm_eval.tasks import TaskManager

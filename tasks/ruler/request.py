@@ -1,0 +1,72 @@
+"""What is asked of the generator: one task at one length, with everything that decides its samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.data.folder import DataFolder
+from harness.models.tokenizer import Tokenizer
+from harness.types import GatedevalError
+from tasks.ruler.protocol import ANSWER_TOKENS, TASKS
+
+PROFILES = ("nvidia", "fair")
+Counting = Literal["auto", "piecewise", "whole"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Everything that decides the samples of one task at one length.
+
+    Raises:
+        GatedevalError: an unknown task or option, a negative number, or a length that the answer alone fills.
+    """
+
+    task: str
+    """One of the 13 names in `protocol.TASKS`."""
+    tokenizer: Tokenizer
+    """The evaluated model's."""
+    length: int
+    """Tokens that prompt and answer may take together."""
+    samples: int
+    """Rows 0 to `samples` - 1 belong to the task. In the nvidia profile, qa_1 and qa_2 have no more than their data."""
+    start: int = 0
+    """The first row that is given. Earlier rows are drawn, because later ones depend on their draws, and left out."""
+    seed: int = 42
+    """Of all random draws."""
+    data: DataFolder = field(default_factory=DataFolder)
+    """Where essays, SQuAD and HotpotQA are."""
+    profile: str = "nvidia"
+    """nvidia: upstream's bytes. fair: draws of its own for every sample, and a budget on the ids as sent."""
+    answer_prefix: str = "append"
+    """append: the prompt ends in the answer prefix. drop: the prefix is left out."""
+    answer_tokens: int | None = None
+    """Tokens inside `length` that are kept for the answer; None: RULER's own number for the task."""
+    max_model_len: int | None = None
+    """Tokens that the model takes; a sample that needs more, with its answer, is an error. None: no such check."""
+    counting: Counting = "auto"
+    """auto: tokens are counted in pieces where the tokenizer allows it. piecewise, whole: one way only, for tests."""
+
+    def __post_init__(self) -> None:
+        task, samples, start, budget = self.task, self.samples, self.start, self.answer_tokens
+        if task not in TASKS:
+            raise GatedevalError(f"RULER has no task {task!r}; its tasks: {', '.join(TASKS)}")
+        if self.profile not in PROFILES:
+            raise GatedevalError(f"RULER profile {self.profile!r}: expected nvidia or fair")
+        if self.answer_prefix not in ("append", "drop"):
+            raise GatedevalError(f"RULER answer_prefix {self.answer_prefix!r}: expected append or drop")
+        if samples < 0 or start < 0:
+            raise GatedevalError(f"RULER {task}: samples ({samples}) and start ({start}) cannot be negative")
+        if budget is not None and budget < 1:
+            raise GatedevalError(f"RULER answer_tokens {budget}: should be at least 1")
+        if self.length <= self.answer_budget:
+            smaller = " or a smaller answer_tokens" if self.answer_budget > 1 else ""
+            raise GatedevalError(
+                f"RULER {task} at length {self.length}: the answer alone may take {self.answer_budget} tokens;"
+                f" use a larger one{smaller}"
+            )
+
+    @property
+    def answer_budget(self) -> int:
+        """Tokens kept for the answer."""
+        return ANSWER_TOKENS[self.task] if self.answer_tokens is None else self.answer_tokens
