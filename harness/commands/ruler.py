@@ -1,4 +1,4 @@
-"""The groups `ruler` and `data`. Their commands are in tasks/ruler/commands.py and data.py, imported when one is asked for."""
+"""The groups `ruler` and `data`. Their commands (tasks/ruler/commands.py, data.py) are imported when called for."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from harness.types import GatedevalError
+from harness.types import GatedevalError, first_line
 
 _BATCH = 64  # from this many texts on, the library's batch call is worth its overhead
 
@@ -90,8 +90,7 @@ class Tokenizer:
         try:
             return AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
         except (OSError, ValueError, KeyError, ImportError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise GatedevalError(f"{self.name}: no readable tokenizer ({reason})") from error
+            raise GatedevalError(f"{self.name}: no readable tokenizer ({first_line(error)})") from error
 
     @property
     def start_id(self) -> int:

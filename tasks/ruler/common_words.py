@@ -1,4 +1,20 @@
-"""Common words: a numbered list in which ten words stand more often than the others; which ten?"""
+"""Common words: a numbered list in which ten words stand more often than the others; which ten?
+
+A solved example of 40 words comes first. cwe, at 4096 tokens:
+
+    Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear
+    most often.
+    1. confidence 2. tab 3. confidence 4. impairment 5. seabass 6. chip 7. athlete 8. community 9. TV 10. TV [...]
+    Question: What are the 10 most common words in the above list? Answer: The top 10 words that appear most often in
+    the list are: 1. [...]
+    Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that appear
+    most often.
+    1. [...] 336. definition 337. association 338. artichoke 339. eddy 340. mighty 341. chronometer 342. asphalt
+    Question: What are the 10 most common words in the above list? Answer: The top 10 words that appear most often in
+    the list are:
+
+Answers: eddy, definition, mighty, conclude, association, artichoke, brow, chronometer, build, burial.
+"""
 
 from __future__ import annotations
 

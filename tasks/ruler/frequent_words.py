@@ -1,4 +1,17 @@
-"""Frequent words: coded words whose counts follow a zeta distribution; which three are the most frequent?"""
+"""Frequent words: coded words whose counts follow a zeta distribution; which three are the most frequent?
+
+The most frequent word of all is "...", which does not count. fwe, at 2048 tokens:
+
+    Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared
+    coded words. trjbri ... vspzra ... ... vgucww ... cohpsf ... ... ... ... gsayns ... ... vspzra ... gsayns ... vspzra
+    vspzra vspzra ... ... ... ... vspzra ... ... ... ... vspzra ... ... gkrhit ... gsayns gsayns ... cohpsf [...]
+    vspzra ... vspzra gywwje cohpsf ... gsayns ... ... ... ... gsayns ... ... vspzra
+    Question: Do not provide any explanation. Please ignore the dots '....'. What are the three most frequently appeared
+    words in the above coded text? Answer: According to the coded text above, the three most frequently appeared words
+    are:
+
+Answers: vspzra, cohpsf, gsayns.
+"""
 
 from __future__ import annotations
 

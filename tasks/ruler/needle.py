@@ -1,4 +1,20 @@
-"""Needle in a haystack: sentences that give a number or uuid for a key, in noise, in essays, or among other needles."""
+"""Needle in a haystack: sentences that give a number, word or uuid for a key, among sentences that do not matter.
+
+The haystack is one sentence repeated (noise), Paul Graham's essays, or other needles. niah_multivalue, at 2048 tokens:
+
+    Some special magic numbers are hidden within the following text. Make sure to memorize it. I will quiz you about the
+    numbers afterwards.
+    July 2010What hard liquor, cigarettes, heroin, and crack have in common is that they're all more concentrated [...]
+    But it's the same process at work. One of the special magic numbers for screeching-drag is: 5476583. [1]No one
+    doubts this process is accelerating, [...] One of the special magic numbers for screeching-drag is: 2921859. And
+    it's clear why: [...] One of the special magic numbers for screeching-drag is: 6707197. [...] customs changed. One
+    of the special magic numbers for screeching-drag is: 1192619. In the last 20 years, smoking has been [...]
+    But if I'm right about the acceleration of addictiveness, then this kind
+    What are all the special magic numbers for screeching-drag mentioned in the provided text? The special magic numbers
+    for screeching-drag mentioned in the provided text are
+
+Answers: 1192619, 2921859, 5476583, 6707197.
+"""
 
 from __future__ import annotations
 

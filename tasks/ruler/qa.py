@@ -1,4 +1,23 @@
-"""Question answering: the documents of a SQuAD or HotpotQA question among others."""
+"""Question answering: the documents of a SQuAD or HotpotQA question among others.
+
+qa_1 (SQuAD), at 2048 tokens:
+
+    Answer the question based on the given documents. Only give me the answer and do not output any other words.
+
+    The following are given documents.
+
+    Document 1:
+    Norman architecture typically stands out as a new stage in the architectural history of the regions they [...]
+
+    Document 10:
+    At Saint Evroul, a tradition of singing had developed and the choir achieved fame in Normandy. [...]
+
+    Answer the question based on the given documents. Only give me the answer and do not output any other words.
+
+    Question: In what country is Normandy located? Answer:
+
+Answers: France (one annotator is enough).
+"""
 
 from __future__ import annotations
 

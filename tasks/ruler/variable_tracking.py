@@ -1,4 +1,25 @@
-"""Variable tracking: a chain of assignments in noise; which variables hold the value of the first?"""
+"""Variable tracking: a chain of assignments in noise; which variables hold the value of the first?
+
+A solved example of about 500 tokens, with names of three letters, comes first. vt, at 2048 tokens:
+
+    Memorize and track the chain(s) of variable assignment hidden in the following text.
+
+    VAR IWS = 70263
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    [...]
+    Memorize and track the chain(s) of variable assignment hidden in the following text.
+    [...]
+    VAR RVIAW = 54131
+    [...]
+    VAR GPZAP = VAR RVIAW
+    [...]
+    VAR URYTF = VAR XEBLN
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    Question: Find all variables that are assigned the value 54131 in the text above. Answer: According to the chain(s)
+    of variable assignment in the text above, 5 variables are assigned the value 54131, they are:
+
+Answers: RVIAW, GPZAP, IULZD, XEBLN, URYTF.
+"""
 
 from __future__ import annotations
 
