@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,9 +42,8 @@ def ruler() -> None:
 @click.option("--counting", default="auto", type=click.Choice(["auto", "piecewise", "whole"]), hidden=True)
 @click.option("--validity", is_flag=True, help="Write each sample's validity record instead of upstream's line.")
 def generate(
-    task: str, tokenizer: str, length: int, samples: int, seed: int, start: int, data: Path | None, essays: Path | None,
-    squad: Path | None, hotpotqa: Path | None, english_words: Path | None, profile: str, answer_prefix: str,
-    answer_tokens: int | None, max_model_len: int | None, counting: str, validity: bool,
+    task: str, tokenizer: str, length: int, samples: int, start: int, data: Path | None, validity: bool,
+    essays: Path | None, squad: Path | None, hotpotqa: Path | None, english_words: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Write a TASK's samples as JSON lines: upstream's own lines, byte for byte."""
     import json
@@ -51,19 +51,16 @@ def generate(
 
     import jsonlines
 
+    from tasks.ruler import Request, load_tokenizer
     from tasks.ruler import generate as samples_of
-    from tasks.ruler import load_tokenizer
 
-    given = {"essays": essays, "squad": squad, "hotpotqa": hotpotqa, "english_words": english_words}
-    folder = DataFolder(data, {name: path for name, path in given.items() if path is not None})
+    named = {"essays": essays, "squad": squad, "hotpotqa": hotpotqa, "english_words": english_words}
+    folder = DataFolder(data, {name: path for name, path in named.items() if path is not None})
     loaded = load_tokenizer(tokenizer)
+    request = Request(task=task, tokenizer=loaded, length=length, samples=samples, start=start, data=folder, **options)
     lines = jsonlines.Writer(sys.stdout, dumps=json.dumps)  # json's own separators and escapes: upstream's bytes
     overshoots = 0
-    for sample in samples_of(
-        task, tokenizer=loaded, length=length, samples=samples, seed=seed, data=folder, profile=profile,
-        answer_prefix=answer_prefix, answer_tokens=answer_tokens, max_model_len=max_model_len, start=start,
-        counting=counting,
-    ):  # fmt: skip
+    for sample in samples_of(request):
         lines.write({"row": sample.row, **asdict(sample.validity)} if validity else sample.record())
         overshoots += sample.validity.overshoot > 0
     for note in loaded.notes:
