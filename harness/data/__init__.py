@@ -1,1 +1,1 @@
-"""The files that benchmarks read: what they are called, where they are found, how they are read."""
+"""The files that benchmarks read: their names, where they are, how they are downloaded and read."""

@@ -15,7 +15,7 @@ _hashes: dict[tuple[str, int, int], str] = {}
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file's bytes, or of a folder's file names and bytes in order. Kept per process by mtime and size."""
+    """sha256 of a file's bytes, or of a folder's file names and bytes in order. Cached by time and size."""
     if path.is_dir():
         inner = hashlib.sha256()
         for part in sorted(p for p in path.rglob("*") if p.is_file()):

@@ -1,4 +1,4 @@
-"""RULER (Hsieh et al. 2024, arXiv 2404.06654): NVIDIA's samples byte for byte, made on demand for any tokenizer."""
+"""RULER (Hsieh et al. 2024, arXiv 2404.06654): NVIDIA's samples, byte for byte, generated for any tokenizer."""
 
 from harness.models.tokenizer import load_tokenizer
 from tasks.ruler.generation import generate

@@ -1,4 +1,4 @@
-"""Common words: a numbered list in which ten words stand more often than the others; which ten?
+"""Common words: a numbered list in which ten words occur more often than the others; which ten?
 
 A solved example of 40 words comes first. cwe, at 4096 tokens:
 
@@ -40,7 +40,7 @@ _FIRST = 4096
 
 @dataclass(frozen=True)
 class Listed:
-    """One list: its distinct words (the common ones first), how often each kind stands, and the order."""
+    """One list: its distinct words (the common ones first), how often each word of a kind occurs, and the order."""
 
     words: list[str]
     common: int
@@ -118,8 +118,8 @@ class CommonWords(Family):
         answers = draft.real.words[: draft.real.common]
         solved = draft.example.words[: draft.example.common]
         complete = len(answers) == self.num_common and all(f" {w}" in lists[1] for w in answers)
-        given = len(answers) if set(answers) <= set(solved) else 0  # the example's solution would be the answer
-        return Text(*split_prompt(prompt, self._prefix), answers, complete=complete, elsewhere=given)
+        elsewhere = len(answers) if set(answers) <= set(solved) else 0  # the example's solution would be the answer
+        return Text(*split_prompt(prompt, self._prefix), answers, complete=complete, elsewhere=elsewhere)
 
     def smallest(self, row: int) -> int:
         """The common words and another one."""

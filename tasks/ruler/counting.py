@@ -1,13 +1,13 @@
-"""Counting tokens piecewise: a text is cut where no tokenizer of the usual kinds lets a token cross, pieces are cached.
+"""Counting tokens in pieces: a text is cut where tokens of the usual tokenizers never cross, and counts are cached.
 
 The rule: a piece owns the spaces before it and the newlines after it, so cuts lie between a word and the space that
-follows it, and between a newline and the next line. Each piece is measured between two anchors that stand for its
-neighbours, so that tokenizers which treat the start or the end of a text specially (a dummy space in front,
-look-ahead at white space, stripping) measure it as it is inside a text.
+follows it, and between a newline and the next line. Each piece is encoded between two short texts that stand for its
+neighbours (anchors), because some tokenizers treat the start or the end of a text specially (a dummy space in front,
+look-ahead at white space, stripping). The anchors' own tokens are subtracted.
 
 Whether a tokenizer keeps the rule is proven from its vocabulary (no token crosses a cut) or from its pre-tokenizer
-(it always splits there), and checked on a probe text. Where neither holds, whole texts are encoded: same numbers,
-slower.
+(it always splits there), and checked on a probe text. Where neither holds, whole texts are encoded: the numbers
+are the same, the counting is slower.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ _PIECE = re.compile(r" *[^ \n]+(?: *\n+)?")
 _BEFORE = {"start": "", "space": "a", "line": "a\n"}
 _AFTER = {"end": "", "space": " a", "line": "a"}
 _RUN = re.compile(r"[ -]?(?:[A-Za-z]+|[0-9]+)")
-_CACHE = 400_000  # pieces kept; beyond it the cache starts anew (about 60 MB)
+_CACHE = 400_000  # pieces in a cache (about 60 MB); a cache that has more is emptied
 
 
 class Counter:
-    """Counts tokens of texts, special tokens not added. `why_whole`: why whole texts are encoded; None: pieces."""
+    """Counts the tokens of texts, special tokens not added.
+
+    `why_whole`: the reason why whole texts are encoded; None where texts are counted in pieces. `left` and `right` say
+    what stands before and after a text: its own start or end, a word and a space, or a line.
+    """
 
     def __init__(self, tokenizer: Tokenizer, mode: Literal["auto", "piecewise", "whole"] = "auto") -> None:
         self.tokenizer = tokenizer
@@ -69,10 +73,10 @@ class Counter:
     def piece(self, piece: str, left: Left, right: Right) -> int:
         """Tokens of one piece between the given neighbours, cached."""
         cache = self._kept(left, right)
-        found = cache.get(piece)
-        if found is None:
-            found = cache[piece] = self.measure([piece], left, right)[0]
-        return found
+        tokens = cache.get(piece)
+        if tokens is None:
+            tokens = cache[piece] = self.measure([piece], left, right)[0]
+        return tokens
 
     def inner(self, pieces: Iterable[str]) -> int:
         """Tokens of pieces inside a text: " word" after a word, "word" after a newline; after it a word or a line."""
@@ -101,7 +105,7 @@ class Counter:
         return self._inner
 
     def _kept(self, left: str, right: str) -> dict[str, int]:
-        """The cache of pieces between two neighbours, begun anew where it has grown too large."""
+        """The cache of pieces between two neighbours; emptied where it has grown too large."""
         cache = self._cache.setdefault((left, right), {})
         if len(cache) > _CACHE:
             cache.clear()
@@ -109,13 +113,13 @@ class Counter:
 
     def runs(self, words: str) -> int:
         """Tokens of words of letters, digits and hyphens, each after a space, by their runs; needs `splits_runs`."""
-        found = _RUN.findall(words)
+        runs = _RUN.findall(words)
         cache = self._kept("run", "run")
-        unknown = [run for run in set(found) if run not in cache]
+        unknown = [run for run in set(runs) if run not in cache]
         letters = [run for run in unknown if run[0].isalpha()]
         self._learn_between("1", letters, " a", cache)
         self._learn_between("a", [run for run in unknown if not run[0].isalpha()], " a", cache)
-        return sum([cache[run] for run in found])
+        return sum([cache[run] for run in runs])
 
     def halves(self, words: Sequence[str]) -> int:
         """Tokens of " adjective-noun" words, each after and before a word, by their halves; needs `splits_runs`."""
@@ -126,7 +130,7 @@ class Counter:
         return sum([heads[h] + tails[t] for h, t in pairs])
 
     def _learn_between(self, before: str, pieces: list[str], after: str, cache: dict[str, int]) -> None:
-        """Measure pieces between two anchors; what the anchors bring themselves, white space or hyphen, is included."""
+        """Measure pieces between two anchors. The tokens of white space or hyphens in the anchors are included."""
         if pieces:
             excess = self._joint("a", after)
             counts = self.tokenizer.counts([before + p + after for p in pieces])

@@ -10,11 +10,11 @@ from harness.types import GatedevalError
 D = TypeVar("D")
 
 PATIENCE = 400
-"""Attempts at the smallest size before it is called impossible; upstream tries for ever."""
+"""Attempts at the smallest size before an error is raised. Upstream never stops trying."""
 
 
 class Rejected(Exception):
-    """A draft that cannot be made at this size (upstream raises something and tries again)."""
+    """A draft that cannot be made at this size (upstream raises an error and tries again)."""
 
 
 class TooShort(GatedevalError):

@@ -56,13 +56,13 @@ class FrequentWords(Family):
 
     def draw(self, size: int, row: int) -> CodedDraft:
         """A vocabulary: distinct words, sorted, shuffled; the most frequent one is noise."""
-        choices, size_wanted = self.draws.rng.choices, self.vocabulary
-        if size_wanted < 4:
-            raise TooShort(f"{self.limit} tokens make a vocabulary of {size_wanted} words, it needs 4", 200)
+        choices, vocabulary = self.draws.rng.choices, self.vocabulary
+        if vocabulary < 4:
+            raise TooShort(f"{self.limit} tokens make a vocabulary of {vocabulary} words, it needs 4", 200)
         letters = string.ascii_lowercase
-        words = ["".join(choices(letters, k=self.letters)) for _ in range(size_wanted)]
+        words = ["".join(choices(letters, k=self.letters)) for _ in range(vocabulary)]
         distinct = set(words)
-        while len(distinct) < size_wanted:
+        while len(distinct) < vocabulary:
             distinct.add("".join(choices(letters, k=self.letters)))
         ranked = self.draws.shuffled(sorted(distinct))
         ranked[0] = _STRINGS["noise_word"]
@@ -76,14 +76,14 @@ class FrequentWords(Family):
         return self.draws.order(size) if draft.order_seed is None else fixed_order(size, draft.order_seed)
 
     def counts(self, total: int) -> list[int]:
-        """How often each rank stands in the text; trailing ranks that do not occur are left out."""
-        found = []
+        """How often each rank occurs in the text; the last ranks, which do not occur, are left out."""
+        counts = []
         for share in self._shares:
             count = int(total * share / _ZETA_2)
             if count < 1:
                 break
-            found.append(count)
-        return found
+            counts.append(count)
+        return counts
 
     def _sequence(self, draft: CodedDraft) -> list[str]:
         pool = [w for w, n in zip(draft.words, self.counts(draft.total), strict=False) for _ in range(n)]

@@ -1,4 +1,4 @@
-"""Samples of one task at one length, made one at a time, as they are asked for."""
+"""`generate`: the samples of one task at one length, one at a time."""
 
 from __future__ import annotations
 

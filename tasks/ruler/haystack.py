@@ -1,4 +1,4 @@
-"""The essay haystack: its first n words, their sentences, and the tokens of any run of sentences, all kept."""
+"""The essay haystack: its first n words, their sentences, and the tokens of any run of sentences, all cached."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ class Essay:
                 text = self._reach(block_end + 1)
             block_end = text.rfind(" ", self._split_to, block_end)
             start = self._split_to
-            found = [(start + a, start + b) for a, b in self._punkt.spans(text[start:block_end])]
-            keep = len(found) - 1
-            while keep > 0 and (found[keep][0] > block_end - _UNSURE or text[found[keep][0] - 1] != " "):
+            spans = [(start + a, start + b) for a, b in self._punkt.spans(text[start:block_end])]
+            keep = len(spans) - 1
+            while keep > 0 and (spans[keep][0] > block_end - _UNSURE or text[spans[keep][0] - 1] != " "):
                 keep -= 1
             if keep <= 0:  # no boundary in a whole block: nothing is certain, leave the rest to `sentences`
                 break
-            self._spans.extend(found[:keep])
-            self._split_to = found[keep][0]
+            self._spans.extend(spans[:keep])
+            self._split_to = spans[keep][0]
 
     def run_tokens(self, counter: Counter, spans: list[tuple[int, int]], first: int, last: int) -> int:
         """Tokens of the words of sentences first..last-1, each counted as a word after a word."""
@@ -126,6 +126,6 @@ def _load(essay: Path, essay_hash: str, punkt: Path, punkt_hash: str) -> Essay:
 
 
 def load_essay(data: DataFolder) -> Essay:
-    """The essay haystack of a data folder; the same object for the same bytes."""
+    """The essay haystack of a data folder; the same object for files of the same bytes."""
     essay, punkt = data.find("essays"), data.find("punkt")
     return _load(essay.path, essay.sha256, punkt.path, punkt.sha256)

@@ -51,7 +51,7 @@ class NeedleDraft:
 class Niah(Family):
     """One needle task at one length. Units: essay words, noise lines, or needles."""
 
-    fewer: ClassVar[Mapping[int, int]] = {50: 5, 5: 3}  # at very short lengths, fewer essay words or lines will do
+    fewer: ClassVar[Mapping[int, int]] = {50: 5, 5: 3}  # at very short lengths, fewer essay words or lines are accepted
 
     def __init__(
         self, settings: Mapping[str, Any], length: int, limit: int, counter: Counter, draws: Draws, essay: Essay | None
@@ -100,9 +100,9 @@ class Niah(Family):
             if size < len(needles):
                 raise Rejected(f"{size} lines for {len(needles)} needles")
             places = sorted(rng.sample(range(size), len(needles)), reverse=True)
-        asked = rng.sample(range(self.num_k), self.num_q)
+        queried = rng.sample(range(self.num_k), self.num_q)
         return NeedleDraft(
-            size, needles, lines, places, [keys[i] for i in asked], [v for i in asked for v in values[i]]
+            size, needles, lines, places, [keys[i] for i in queried], [v for i in queried for v in values[i]]
         )
 
     def smallest(self, row: int) -> int:
@@ -126,8 +126,8 @@ class Niah(Family):
 
     def _placed_lines(self, draft: NeedleDraft) -> list[tuple[int, str]]:
         """(lines of haystack before it, needle) from the top: inserting from the bottom up shifts no later place."""
-        found = [(at, self.sentence(*n)) for at, n in zip(draft.places, draft.needles, strict=True)]
-        return found[::-1]
+        placed = [(at, self.sentence(*n)) for at, n in zip(draft.places, draft.needles, strict=True)]
+        return placed[::-1]
 
     def _pieces(self, draft: NeedleDraft) -> list[str]:
         """The context: haystack and needles in turn."""

@@ -60,7 +60,7 @@ class Documents:
     questions: list[Question]
     _counts: WeakKeyDictionary[Counter, dict[int, int]] = field(default_factory=WeakKeyDictionary)
 
-    @lru_cache(maxsize=64)  # noqa: B019  (there are two data sets, kept for the process's life)
+    @lru_cache(maxsize=64)  # noqa: B019  (there are two data sets, cached until the process ends)
     def others(self, left_out: frozenset[int]) -> list[int]:
         """All documents but these, in sorted order."""
         return [i for i in range(len(self.docs)) if i not in left_out]
@@ -75,7 +75,7 @@ class Documents:
         for n, i in enumerate(chosen, 1):
             if i in known:
                 total += known[i]
-            else:  # white space or an unusual letter after the heading may melt into its newline: count them together
+            else:  # white space or an unusual letter may share a token with the newline before it: count both together
                 block = counter.measure([f"Document {n}:\n{self.docs[i]}\n\n"], "line", "line")[0]
                 total += block - counter.inner(["Document", f" {n}:\n"])
         return total
@@ -104,21 +104,21 @@ class QuestionAnswering(Family):
         self._prefix = _STRINGS["answer_prefix"]
 
     def draw(self, size: int, row: int) -> DocumentsDraft:
-        """The question's own documents, of the same article, of others, as many as wanted; then shuffled."""
+        """`size` documents in shuffled order: the question's own, then those of the same article, then others."""
         question, docs, rng = self.data.questions[row], self.data.docs, self.draws.rng
-        wanted = size - len(question.own)
+        more = size - len(question.own)  # documents besides the question's own
         if size >= len(docs):
             chosen = [i % len(docs) for i in range(size)]
-        elif wanted > len(question.more):
+        elif more > len(question.more):
             others = self.data.others(frozenset([*question.own, *question.more]))
-            chosen = [*question.own, *question.more, *rng.sample(others, wanted - len(question.more))]
-        elif wanted < 0 and not self.draws.fixed and size >= len(question.gold):  # fair: fewer of its own distractors
+            chosen = [*question.own, *question.more, *rng.sample(others, more - len(question.more))]
+        elif more < 0 and not self.draws.fixed and size >= len(question.gold):  # fair: fewer of its own distractors
             rest = [i for i in question.own if i not in question.gold]
             chosen = [*question.gold, *rng.sample(rest, size - len(question.gold))]
-        elif wanted < 0:
+        elif more < 0:
             raise Rejected(f"{size} documents wanted, the question of row {row} has {len(question.own)}", "always")
         else:
-            chosen = [*question.own, *rng.sample(list(question.more), wanted)]
+            chosen = [*question.own, *rng.sample(list(question.more), more)]
         return DocumentsDraft(row, self.draws.shuffled(chosen))
 
     def smallest(self, row: int) -> int:
@@ -214,6 +214,6 @@ def _load(name: str, path: Path, sha256: str) -> Documents:
 
 
 def load_documents(name: str, data: DataFolder) -> Documents:
-    """The documents and questions of `squad` or `hotpotqa`; the same object for the same bytes."""
+    """The documents and questions of `squad` or `hotpotqa`; the same object for files of the same bytes."""
     file = data.find(name)
     return _load(name, file.path, file.sha256)

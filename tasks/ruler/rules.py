@@ -1,4 +1,4 @@
-"""What can be proven about a tokenizer from its pre-tokenizer and its vocabulary: where its tokens never cross."""
+"""Where the tokens of a tokenizer never cross: what its pre-tokenizer and its vocabulary prove."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBES = (
 
 
 def broken_rule(tokenizer: Tokenizer, in_pieces: Callable[[str], int]) -> str | None:
-    """Why tokens may cross from a word or a line into the next, in words; None if they never do. Kept.
+    """The reason why tokens may cross from a word or a line into the next; None if they never do. Worked out once.
 
     Proven by the pre-tokenizer (it splits at every kind of cut) or by the vocabulary (no entry contains a cut); in
     both cases `in_pieces` must count the probe texts as the tokenizer does.
@@ -36,8 +36,8 @@ def broken_rule(tokenizer: Tokenizer, in_pieces: Callable[[str], int]) -> str | 
         _proven(tokenizer)
         if why:
             tokenizer.notes.append(f"whole prompts are encoded (slower, same samples): {why}")
-    found: str | None = tokenizer.facts["rule"]
-    return found
+    reason: str | None = tokenizer.facts["rule"]
+    return reason
 
 
 def _examine(tokenizer: Tokenizer, in_pieces: Callable[[str], int]) -> str | None:
@@ -58,7 +58,7 @@ def _examine(tokenizer: Tokenizer, in_pieces: Callable[[str], int]) -> str | Non
 
 
 def _splits_at_cuts(fast: Any) -> bool:
-    """Whether the pre-tokenizer splits at every kind of cut, between all pairs of characters tried."""
+    """Whether the pre-tokenizer splits at every kind of cut, between all pairs of the characters above."""
     if fast.pre_tokenizer is None:
         return False
     for x in _CHARACTERS:

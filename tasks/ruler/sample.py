@@ -18,7 +18,7 @@ class Validity:
     evidence_tokens: list[int]  # offset of each needle, assignment or gold document, in prompt order
     depth: float | None  # of the first evidence, as a fraction of the prompt; None where the whole text is the evidence
     evidence_present: bool  # every needle, assignment or gold document is in the prompt
-    answers_elsewhere: int  # gold answers found outside the evidence, where that would give the answer away
+    answers_elsewhere: int  # gold answers outside the evidence, where they would give the answer away
     counted: str  # "pieces", "whole", or "pieces, checked": how the tokens were counted
     document_position: int | None = None  # of the gold document, counted from 1
     documents: int | None = None
@@ -47,7 +47,7 @@ class RulerSample:
 
     @property
     def prompt(self) -> str:
-        """What a base model is sent."""
+        """The text that is sent to a base model."""
         return self.input + self.answer_prefix if self.prefix_sent else self.input
 
     def record(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _COLUMNS = {
 
 
 def clean(prediction: str) -> str:
-    """A prediction as upstream scores it: control characters become newlines, white space at both ends goes."""
+    """A prediction as upstream scores it: control characters become newlines, both ends are stripped."""
     return _CONTROL.sub("\n", prediction.strip()).strip()
 
 
@@ -40,9 +40,9 @@ def score(task: str, references: Sequence[str], prediction: str) -> float:
     name = task_name(task)
     if isinstance(references, str) or not references:
         raise GatedevalError(f"RULER {task}: references must be a list of at least one string, not {references!r}")
-    said = clean(prediction).lower()
-    found = [str(reference).lower() in said for reference in references]
-    return float(any(found)) if SETTINGS[name]["family"] == "qa" else sum(found) / len(found)
+    text = clean(prediction).lower()
+    contained = [str(reference).lower() in text for reference in references]
+    return float(any(contained)) if SETTINGS[name]["family"] == "qa" else sum(contained) / len(contained)
 
 
 def task_name(task: str) -> str:
@@ -117,12 +117,12 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
         for key in ("references", "prediction"):
             if picked[key] is None or picked[key] != picked[key]:  # absent, null or NaN
                 raise GatedevalError(f"{where}: no {key}; expected one of the columns {', '.join(_COLUMNS[key])}")
-        said = picked["prediction"]
-        if isinstance(said, list) and len(said) == 1:
-            said = said[0]
-        if not isinstance(said, str):
-            raise GatedevalError(f"{where}: the prediction is not a string: {said!r:.80}")
-        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), said)
+        text = picked["prediction"]
+        if isinstance(text, list) and len(text) == 1:
+            text = text[0]
+        if not isinstance(text, str):
+            raise GatedevalError(f"{where}: the prediction is not a string: {text!r:.80}")
+        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), text)
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -164,7 +164,7 @@ def score_predictions(rows: Iterable[Prediction]) -> list[TaskScore]:
 
 
 def average(scores: Sequence[TaskScore]) -> float | None:
-    """The mean of the 13 tasks with equal weight; None where a task is missing or said nothing at all."""
+    """The mean of the 13 tasks with equal weight; None where a task is missing or has only empty predictions."""
     if {s.task for s in scores} != set(TASKS) or any(s.empty == s.samples for s in scores):
         return None
     return math.fsum(s.score for s in scores) / len(TASKS)

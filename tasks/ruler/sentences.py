@@ -1,8 +1,9 @@
 """Sentence boundaries as NLTK 3.10's `sent_tokenize` finds them (Kiss & Strunk 2006, "Punkt"), English.
 
-RULER's essay tasks put needles between sentences, so identity needs NLTK's sentences. NLTK itself takes more than a
-second to import, splits anew for every size that is tried, and changes its rules between versions (3.10 counts curly
-quotes as closing punctuation); here only the decision procedure is kept, over the same punkt_tab parameters.
+RULER's essay tasks put needles between sentences, so identical prompts need NLTK's sentences. NLTK itself takes more
+than a second to import, would split the text again for every size that is tried, and changes its rules between versions
+(3.10 counts curly quotes as closing punctuation). This module has only the decision procedure, with the same punkt_tab
+parameters.
 """
 
 from __future__ import annotations
@@ -78,20 +79,20 @@ class Punkt:
 
     def _candidates(self, text: str) -> list[tuple[re.Match[str], str]]:
         """Marks that may end a sentence, each with its word before and what follows; of overlapping ones, the last."""
-        found: list[tuple[re.Match[str], str]] = []
+        candidates: list[tuple[re.Match[str], str]] = []
         before_start = before_stop = 0
         pending: re.Match[str] | None = None
         for mark in _CANDIDATE.finditer(text):
             between = text[before_stop : mark.start()]
             space = max((between.rfind(c) for c in _WHITESPACE), default=-1)
-            # A space at the very start of the stretch counts as none: that is how the rule has always been written.
+            # A space at the very start of the stretch counts as none: NLTK's rule has it so.
             word_start = before_stop + space + 1 if space > 0 else before_start
             if pending is not None and before_stop <= word_start:
-                found.append((pending, text[before_start:before_stop] + pending[0] + pending["after"]))
+                candidates.append((pending, text[before_start:before_stop] + pending[0] + pending["after"]))
             pending, before_start, before_stop = mark, word_start, mark.start()
         if pending is not None:
-            found.append((pending, text[before_start:before_stop] + pending[0] + pending["after"]))
-        return found
+            candidates.append((pending, text[before_start:before_stop] + pending[0] + pending["after"]))
+        return candidates
 
     def _has_break(self, context: str) -> bool:
         words = [self._first_pass(w) for line in context.split("\n") if line.strip() for w in _WORD.findall(line)]
@@ -136,7 +137,7 @@ class Punkt:
                 word.broke, word.abbreviation = False, True
 
     def _starts_sentence(self, word: _Word) -> bool | None:
-        """Whether a word's known spellings say that it starts a sentence; None where they do not tell."""
+        """Whether a word's known spellings say that it starts a sentence; None where they leave it open."""
         if word.text in ";:,.!?":
             return False
         seen = self._ortho.get(word.bare_if_broke, 0)

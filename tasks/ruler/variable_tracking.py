@@ -55,7 +55,7 @@ class VariableTracking(Family):
         self._head, rest = _STRINGS["template"].split("{context}")
         self._prefix = _STRINGS["answer_prefix"].replace("{num_v}", str(hops + 1))
         self._tail = rest + self._prefix
-        self._example = self._make_example()
+        self._example = self._first_example()
 
     def _chain(self, size: int, letters: int, value: str | None) -> ChainDraft:
         rng = self.draws.rng
@@ -73,9 +73,9 @@ class VariableTracking(Family):
         return ChainDraft(size, names, values[0], sorted(rng.sample(range(size), self.hops + 1)))
 
     def draw(self, size: int, row: int) -> ChainDraft:
-        """Names, value, places; then the worked example is dressed anew."""
+        """Names, value, places; then the names and value of the worked example."""
         draft = self._chain(size, 5, None)
-        return ChainDraft(draft.size, draft.names, draft.value, draft.places, self._dressed_example())
+        return ChainDraft(draft.size, draft.names, draft.value, draft.places, self._renamed_example())
 
     def smallest(self, row: int) -> int:
         """Lines for the assignments, and another one."""
@@ -101,7 +101,7 @@ class VariableTracking(Family):
             lines.insert(at + j, assignment)
         return self._head + "\n".join(lines) + self._tail.replace("{query}", draft.value)
 
-    def _make_example(self) -> str:
+    def _first_example(self) -> str:
         """The worked example: the task itself in 500 tokens, with names of 3 letters, solved."""
 
         def draw(size: int, row: int = 0) -> ChainDraft:
@@ -111,7 +111,7 @@ class VariableTracking(Family):
         draft, _ = accepted(draw, self._body_tokens, limit=_EXAMPLE_LENGTH, size=size, step=_EXAMPLE_STEP, row=0)
         return self._body(draft) + " " + " ".join(draft.names) + "\n\n"
 
-    def _dressed_example(self) -> str:
+    def _renamed_example(self) -> str:
         """The example with new names and a new value, so that no sample can be answered from another's example."""
         example = self._example
         for name in example.split()[-(self.hops + 1) :]:
@@ -125,9 +125,9 @@ class VariableTracking(Family):
         for assignment in self._assignments(draft):
             start = whole.rfind(f"\n{assignment}") + 1
             evidence.append((start, start + len(assignment)))
-        given = draft.example.count(draft.value) + sum(draft.example.count(name) for name in draft.names)
+        elsewhere = draft.example.count(draft.value) + sum(draft.example.count(name) for name in draft.names)
         complete = all(start > 0 for start, _ in evidence)
-        return Text(whole, prefix, list(draft.names), evidence, complete=complete, elsewhere=given)
+        return Text(whole, prefix, list(draft.names), evidence, complete=complete, elsewhere=elsewhere)
 
     def offsets(self, draft: ChainDraft, text: Text) -> list[int]:
         """Tokens before each assignment."""

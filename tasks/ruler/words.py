@@ -23,14 +23,14 @@ VERSION = "3.0.1"
 def word_list(kind: str) -> tuple[str, ...]:
     """The nouns, adjectives or verbs (`kind`: noun, adjective, verb) in the package's order, repeats included."""
     try:
-        found = version("wonderwords")
+        installed = version("wonderwords")
     except PackageNotFoundError:
-        found = "none"
-    if found != VERSION:
+        installed = "none"
+    if installed != VERSION:
         raise GatedevalError(
-            f"RULER's words are those of wonderwords {VERSION}, not of {found}: pip install wonderwords=={VERSION}"
+            f"RULER's words are those of wonderwords {VERSION}, not of {installed}: pip install wonderwords=={VERSION}"
         )
-    # Read the package's text files without importing it: the import builds indices that nobody here needs.
+    # Read the package's text files without importing it: the import builds indices that are not needed here.
     text = (files("wonderwords") / "assets" / f"{kind}list.txt").read_text(encoding="utf-8")
     return tuple(line.rstrip() for line in text.splitlines())
 

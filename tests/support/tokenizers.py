@@ -1,4 +1,4 @@
-"""Tokenizers of the usual kinds, made on the spot: Qwen's from its public ranks, and small trained ones."""
+"""Tokenizers of the usual kinds: Qwen's, built from its public ranks, and small ones that are trained here."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def llama() -> Tokenizer:
 
 
 def unigram(*, eos: bool = False) -> Tokenizer:
-    """SentencePiece-type Unigram as T5's: NFKC, white space runs become one space, EOS at the end if wanted."""
+    """SentencePiece-type Unigram as T5's: NFKC, white space runs become one space, `eos`: with an EOS at the end."""
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")])
     made.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -143,7 +143,7 @@ def unigram_plain() -> Tokenizer:
 
 
 def crossing() -> Tokenizer:
-    """Byte-level BPE without any pre-tokenizer, trained on repeated text: its tokens run from word to word."""
+    """Byte-level BPE without any pre-tokenizer, trained on repeated text: its tokens cross from word to word."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(

@@ -1,9 +1,9 @@
-"""RULER for plain lm-eval.
+"""RULER for lm-eval's own command line.
 
 `lm_eval --include_path tasks --tasks gatedeval_ruler --metadata '{"max_seq_lengths":[4096]}'`
 
-What may stand in the metadata: `max_seq_lengths`, `samples` (500), `seed` (42), `profile`, `data` (else
-GATEDEVAL_DATA), `tokenizer` (else the model of the model_args). The documents carry upstream's fields.
+Keys of the metadata: `max_seq_lengths` (tokens of prompt and answer; [4096]), `samples` (500), `seed` (42), `profile`
+(nvidia), `data` (GATEDEVAL_DATA), `tokenizer` (that of the model in model_args). Documents have upstream's fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ImportError:  # run from a checkout that is not installed
 from harness.types import GatedevalError
 
 LENGTHS = tuple(512 << n for n in range(12))
-"""lm-eval wants its metrics named beforehand, and a metric is a length."""
+"""lm-eval needs the names of its metrics beforehand, and every length is a metric of its own."""
 
 
 def rows(task: str, lengths: list[int], tokenizer: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -65,18 +65,18 @@ def _dataset(task: str, **metadata: Any) -> dict[str, Any]:
         "data": metadata.get("data"),
         "profile": metadata.get("profile", "nvidia"),
     }
-    for length in lengths:  # an error is raised here, as it is, and not from within the datasets library
+    for length in lengths:  # raise errors here: the datasets library would wrap them in its own
         one = {**options, "samples": min(options["samples"], 1)}
         next(generate(task, tokenizer=tokenizer, length=length, **one), None)
     cache = tempfile.mkdtemp(prefix="gatedeval-ruler-")  # on disk: 500 samples of 128K are 300 MB
     atexit.register(shutil.rmtree, cache, ignore_errors=True)
-    made = datasets.Dataset.from_generator(
+    samples = datasets.Dataset.from_generator(
         rows,
         gen_kwargs={"task": task, "lengths": lengths, "tokenizer": tokenizer, "options": options},
         cache_dir=cache,
         split=datasets.Split.TEST,
     )
-    return {"test": made}
+    return {"test": samples}
 
 
 def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
@@ -84,7 +84,7 @@ def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]
     return {str(doc["max_length"]): score(doc["task"], doc["outputs"], results[0])}
 
 
-def _maker(task: str) -> Callable[..., dict[str, Any]]:
+def _loader(task: str) -> Callable[..., dict[str, Any]]:
     def dataset(**metadata: Any) -> dict[str, Any]:
         return _dataset(task, **metadata)
 
@@ -93,4 +93,4 @@ def _maker(task: str) -> Callable[..., dict[str, Any]]:
 
 
 for _task in TASKS:
-    globals()[_task] = _maker(_task)
+    globals()[_task] = _loader(_task)  # the YAML file of each task names its function
