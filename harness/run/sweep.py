@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config import Config, ContextSetting, Model, from_dict
-from harness.config.yaml_text import Options
+from harness.config import Config, ContextSetting, Model, Options, Yarn, from_dict
 from harness.models.checkpoint import inspect
 from harness.models.hub import resolve
 from harness.rope import context
@@ -111,8 +110,9 @@ def contexts(
             if base is not None:
                 entry["rope_theta"] = base
             if factor > 1 and original is not None:
-                entry["yarn"] = {"factor": factor, "original_max_position_embeddings": original}
-                entry["max_length"] = min(longest, int(factor * original))
+                yarn = Yarn(factor=factor, original_max_position_embeddings=original)
+                entry["yarn"] = yarn.model_dump(include={"factor", "original_max_position_embeddings"})
+                entry["max_length"] = min(longest, yarn.reach)
             reached = max(reached, entry["max_length"])
             found.append(entry)
     if not reached:

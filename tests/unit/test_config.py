@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.base import divergences
+from harness.benchmarks.lm_eval import Gsm8k, LmEval, Mmlu
+from harness.benchmarks.protocol import benchmarks_of, divergences
+from harness.benchmarks.ruler import Ruler
 from harness.config import Config, ContextSetting, Model, Yarn, from_dict, load, to_dict
-from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.config.yaml_text import scalar
 from harness.types import GatedevalError
-from tasks.ruler import TASKS
+from tasks import mmlu
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 
 ISSUE = """\
 name: table5
@@ -77,10 +79,14 @@ def test_the_example_becomes_the_vocabulary(yaml: Loader) -> None:
     assert c.contexts[1].yarn == Yarn(factor=4.0, original_max_position_embeddings=32768)
     ruler, mmlu, gsm8k, hellaswag = c.benchmarks
     assert (ruler.tasks, ruler.lengths[-1], ruler.samples) == (RULER_TASKS, 131072, 500)
-    assert ruler.options == (("profile", "nvidia"), ("answer_prefix", "append"))
+    assert isinstance(ruler, Ruler)
+    assert isinstance(mmlu, Mmlu)
+    assert (ruler.profile, ruler.answer_prefix, ruler.answer_tokens) == ("nvidia", "append", None)
     assert (mmlu.name, len(mmlu.tasks), mmlu.shots, mmlu.samples) == ("mmlu", 57, 5, None)
+    assert isinstance(gsm8k, Gsm8k)
+    assert isinstance(hellaswag, LmEval)
     assert (gsm8k.name, gsm8k.shots) == ("gsm8k", 5)
-    assert (hellaswag.name, hellaswag.kind, hellaswag.shots) == ("hellaswag", "lm_eval", 0)
+    assert (hellaswag.name, hellaswag.shots) == ("hellaswag", 0)
     assert (c.seed, c.results, c.data, c.engine.dtype) == (42, Path("results"), None, "auto")
 
 
@@ -162,8 +168,8 @@ def test_the_command_line_wins(yaml: Loader) -> None:
     )
     assert (c.seed, c.engine.max_num_seqs, c.contexts[0].max_length) == (1, 4, 65536)
     assert c.contexts[1].yarn == Yarn(factor=8.0, original_max_position_embeddings=32768)
-    assert [b.samples for b in c.benchmarks] == [2, 2, 2, 2]
-    assert c.benchmarks[0].lengths == (1024,)
+    assert [getattr(b, "samples", 0) for b in c.benchmarks] == [2, 2, 2, 2]
+    assert {n for _, n in c.benchmarks[0].task_lengths()} == {1024}
     assert c.benchmarks[1].tasks == ("anatomy", "astronomy")
     assert [m.dtype for m in c.models] == ["auto", "float32"]
     assert yaml(ISSUE, ["seed=1", ("results", Path("a: b"))]).results == Path("a: b")
@@ -177,13 +183,13 @@ def test_ruler_entries_may_differ_in_lengths_samples_and_answer_budget(yaml: Loa
         "  - {ruler: [niah_single_1, niah_multikey_1], lengths: [2048, 4096], samples: 10, answer_tokens: 16}\n"
         "  - {ruler: vt, lengths: [2048], samples: 10}\n"
     )
-    assert [b.option("answer_tokens") for b in c.benchmarks] == [16, 16, None]
+    assert [b.answer_tokens for b in c.benchmarks if isinstance(b, Ruler)] == [16, 16, None]
     assert from_dict(to_dict(c)) == c
-    assert divergences(c.benchmarks[:2]) == {"ruler answer_tokens": 16}
-    assert divergences(c.benchmarks) == {
+    assert divergences(benchmarks_of(c)[:2]) == {"ruler answer_tokens": 16}
+    assert divergences(benchmarks_of(c)) == {
         "ruler answer_tokens": "16 for niah_single_1, niah_multikey_1 at 256, 2048, 4096; as in RULER for vt at 2048"
     }
-    assert divergences(c.benchmarks[2:]) == {}
+    assert divergences(benchmarks_of(c)[2:]) == {}
 
 
 def test_a_label_with_dots_can_be_named(yaml: Loader) -> None:
@@ -368,9 +374,8 @@ def test_names_are_lm_evals_and_rulers() -> None:
     assert spec.origin is not None
     tasks = Path(spec.origin).parent / "tasks"
     theirs = {p.stem.removeprefix("mmlu_") for p in (tasks / "mmlu/default").glob("mmlu_*.yaml")}
-    assert set(MMLU_SUBJECTS) == theirs
-    assert tuple(TASKS) == RULER_TASKS
-    assert (len(MMLU_SUBJECTS), len(RULER_TASKS)) == (57, 13)
+    assert set(mmlu.SUBJECTS) == theirs
+    assert (len(mmlu.SUBJECTS), len(RULER_TASKS)) == (57, 13)
 
 
 def test_config_imports_nothing_heavy() -> None:
