@@ -1,7 +1,8 @@
 """Which benchmarks there are: every module of the package `harness.benchmarks` is imported, which registers its own.
 
-The package is named in a text, not imported at the top: it lies above the config (it reads data, tokenizes, knows the
-engine's requests), and the config must stay importable without it. One new file there is a new benchmark.
+The package is imported by its name when the first config is read, not at the top of this module: it lies above the
+config (it reads data, tokenizes, knows the engine's requests), and the config must stay importable without it. One new
+file there is a new benchmark.
 """
 
 from __future__ import annotations
@@ -16,17 +17,16 @@ _PACKAGE = "harness.benchmarks"
 
 
 def benchmark_types() -> dict[str, type[BenchmarkEntry]]:
-    """The key that names a benchmark in a config -> its class."""
+    """The key that names a benchmark in a config -> its class, in the order in which messages list them."""
     _import_all()
-    return BenchmarkEntry.registered
+    # Backwards by module: RULER comes first, and lm_eval, which takes any name, last.
+    return dict(sorted(BenchmarkEntry.registered.items(), key=lambda item: item[1].__module__, reverse=True))
 
 
 @functools.cache
 def _import_all() -> None:
-    # The order decides how an error lists them. Backwards: RULER comes first, and lm_eval, which takes any name, last.
-    modules = pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__)
-    for name in sorted((module.name for module in modules), reverse=True):
-        importlib.import_module(f"{_PACKAGE}.{name}")
+    for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__):
+        importlib.import_module(f"{_PACKAGE}.{module.name}")
 
 
 def entry_name(entry: object) -> str:
