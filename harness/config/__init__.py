@@ -9,6 +9,7 @@ from harness.config.vocabulary import (
     EngineOptions,
     Model,
     Yarn,
+    stretched_length,
 )
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "Yarn",
     "from_dict",
     "load",
+    "stretched_length",
     "to_dict",
 ]

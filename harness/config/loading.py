@@ -15,7 +15,7 @@ from harness.config import yaml_text
 from harness.config.checks import distinct_cells, distinct_labels, known_contexts, lengths_fit
 from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate
 from harness.config.fields import Entry
-from harness.config.overrides import Options, lay_over
+from harness.config.overrides import Options, apply_overrides
 from harness.config.vocabulary import BenchmarkEntry, Config, ContextSetting, EngineOptions, Model
 from harness.config.yaml_text import Source
 from harness.types import GatedevalError
@@ -58,7 +58,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Config:
     if not isinstance(s.data, dict):
         raise GatedevalError(f"{s.place(())}: a config is a mapping (name:, models:, ...), not {shown(s.data)}")
-    lay_over(s, overrides)
+    apply_overrides(s, overrides)
     top = _top_level(s)
     engine = validate(s, EngineOptions, s.data.get("engine") or {}, ("engine",)) or EngineOptions()
     models = entries(s, "models", lambda v, loc: model(s, v, loc, base, check_paths, engine.dtype))

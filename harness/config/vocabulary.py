@@ -14,6 +14,11 @@ from pydantic import Field, model_validator
 from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, OneOrMore, Positive, Text, Whole
 
 
+def stretched_length(factor: float, original: float) -> int:
+    """The longest prompt plus answer, in tokens, that a scaling factor stretches the original length to."""
+    return int(factor * original)
+
+
 class Model(Entry):
     """A checkpoint with a label: a local directory or a hub id, optionally a subfolder and a revision."""
 
@@ -37,8 +42,8 @@ class Yarn(Entry):
 
     @property
     def reach(self) -> int:
-        """The longest prompt plus answer, in tokens, that the factor stretches the original length to."""
-        return int(self.factor * self.original_max_position_embeddings)
+        """The longest prompt plus answer, in tokens."""
+        return stretched_length(self.factor, self.original_max_position_embeddings)
 
     @model_validator(mode="after")
     def _betas(self) -> Yarn:

@@ -3,6 +3,14 @@
 Scalars are read as YAML 1.2 has them, not as PyYAML's 1.1 does: `1e6` is a number (1.1: text), `1:30` is text (1.1: the
 number 90), `010` is ten (1.1: eight), and only true and false are booleans (1.1: also on, off, yes, no).
 `1_000_000` is a number as in 1.1. A key given twice is an error (PyYAML silently takes the second).
+
+ruamel.yaml, which reads YAML 1.2 and keeps positions, was tried (0.19.1) in place of this. It would lose:
+- all mistakes in one message: it raises at the first key that is given twice, so nothing after it is reported;
+- the message for an alias that contains itself (`a: &x [*x]`), which it loads as `[None]`;
+- text that stays text: a label such as 2024-01-01 becomes a date, `0x10` and `0o10` become 16 and 8, and a line
+  `%YAML 1.1` brings back octal `010`;
+- refusals: `<<` merges mappings, and numbers and lists can be keys.
+Its scalars are classes of its own, which would have to be unwrapped, and it imports in 55 ms (PyYAML: 15 ms).
 """
 
 from __future__ import annotations
