@@ -1,7 +1,7 @@
-"""Config -> ordered cells, and everything that cannot be right, found before a model is loaded.
+"""A config -> the cells of its run in order, and every error that can be found before a model is loaded.
 
-What a plan refuses would otherwise fail after hours, or worse, give a number: a checkpoint whose flags lie, data that
-is not there, a length too small for a task, a prompt that does not fit.
+What a plan refuses would otherwise fail after hours, or give a wrong number: a checkpoint whose flags contradict its
+weights, missing data, a length too small for a task, a prompt that does not fit.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class PlannedModel:
 
 @dataclass
 class Plan:
-    """The cells of a run in the order in which they are worked off, and what was refused."""
+    """The cells of a run in the config's order, their sizes, and why parts of the config cannot be run."""
 
     config: Config
     data: DataFolder
     models: dict[str, PlannedModel] = field(default_factory=dict)
     cells: dict[Cell, int] = field(default_factory=dict)  # -> samples
-    tokens: dict[Cell, int] = field(default_factory=dict)  # -> prompt tokens: RULER's upper bound, else counted
+    tokens: dict[Cell, int] = field(
+        default_factory=dict
+    )  # -> prompt tokens: counted; of cells with a length, an upper bound
     refusals: list[str] = field(default_factory=list)
 
     def benchmark(self, cell: Cell) -> Benchmark:
@@ -53,7 +55,7 @@ class Plan:
         return [c for c in self.cells if c.model == model and c.context == setting]
 
     def setup(self, model: str) -> Setup:
-        """What the samples of a model are made from."""
+        """What the samples of a model are made from, besides their cell."""
         config, directory = self.config, self.models[model].tokenizer_dir
         tokenizer = _tokenizer(directory, tokenizer_sha256(directory))
         return Setup(tokenizer, self.data, config.seed, config.chat_template, config.thinking)
@@ -71,7 +73,7 @@ def _tokenizer(directory: Path, sha256: str) -> Tokenizer:
 
 
 def build(config: Config) -> Plan:
-    """Inspect models and data and lay out the cells. Nothing is raised: see `Plan.refusals` and `Plan.check`."""
+    """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`."""
     plan = Plan(config, DataFolder(config.data))
     for model in config.models:
         try:

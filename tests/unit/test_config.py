@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,11 +16,12 @@ import pytest
 from harness.benchmarks.lm_eval import Gsm8k, LmEval, Mmlu
 from harness.benchmarks.protocol import benchmarks_of, divergences
 from harness.benchmarks.ruler import Ruler
-from harness.config import Config, ContextSetting, Model, Yarn, from_dict, load, to_dict
+from harness.config import Config, ContextSetting, EngineOptions, Model, Yarn, from_dict, load, to_dict
 from harness.config.yaml_text import scalar
 from harness.types import GatedevalError
 from tasks import mmlu
 from tasks.ruler.protocol import TASKS as RULER_TASKS
+from tests.support import ROOT
 
 ISSUE = """\
 name: table5
@@ -378,7 +380,31 @@ def test_names_are_lm_evals_and_rulers() -> None:
     assert (len(mmlu.SUBJECTS), len(RULER_TASKS)) == (57, 13)
 
 
-def test_config_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'vllm', 'transformers', 'pandas', 'lm_eval'}"
-    code = f"import sys, harness.config as _; print({heavy} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+@pytest.mark.parametrize("then", ["", "; _.load('configs/table5.yaml')"])
+def test_config_imports_nothing_heavy(then: str) -> None:
+    heavy = "{'torch', 'vllm', 'transformers', 'pandas', 'lm_eval', 'datasets'}"
+    code = f"import sys, harness.config as _{then}; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_what_is_constructed_from_python_is_checked_like_a_file() -> None:
+    with pytest.raises(GatedevalError, match=r"EngineOptions: tensor_paralel_size: unknown key .* did you mean"):
+        EngineOptions(tensor_paralel_size=2)  # type: ignore[call-arg]
+    with pytest.raises(GatedevalError, match="ContextSetting: linear and dynamic exclude one another"):
+        ContextSetting(label="a", linear=2, dynamic=2)
+    with pytest.raises(GatedevalError, match=r"Yarn: factor: should be at least 1, is 0\.5"):
+        Yarn(factor=0.5, original_max_position_embeddings=4096)
+
+
+def test_a_config_is_immutable_and_hashed_by_its_values(yaml: Loader) -> None:
+    one, two = yaml(ISSUE), yaml(ISSUE)
+    assert one == two
+    assert len({one, two, yaml(ISSUE, ["seed=1"])}) == 2
+    assert pickle.loads(pickle.dumps(one)) == one  # it is sent to the producer's process
+    with pytest.raises(ValueError, match="frozen"):
+        one.seed = 1  # type: ignore[misc]
+
+
+def test_a_key_of_a_part_at_the_top_level_is_answered_with_the_top_levels_keys(yaml: Loader) -> None:
+    assert "unknown key 'yarn'; known keys: name, models" in message(yaml, HEAD + TAIL + "yarn: {factor: 2}\n")

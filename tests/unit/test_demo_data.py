@@ -217,7 +217,7 @@ def test_shots_beyond_the_examples_are_refused() -> None:
 def test_from_any_directory_without_indexing_everything(tmp_path: Path) -> None:
     code = (
         "from harness.benchmarks import lm_tasks as lmtasks; t = lmtasks.load_tasks('demo_words', 3)['demo_words'];"
-        "print(len(t), lmtasks._manager.cache_info().currsize)"
+        "print(len(t), lmtasks.task_manager.cache_info().currsize)"
     )
     path = str(OUR_TASKS.parents[1])
     done = subprocess.run(
