@@ -19,7 +19,7 @@ from typing import Any
 
 from common import ROOT, data_folder, emit, note, skip
 
-from harness.config import Benchmark, ContextSetting, Model
+from harness.config import ContextSetting, Model
 from harness.types import Cell
 
 TIE = 1e-4  # nats: options closer than the two ways may differ are equally good
@@ -28,16 +28,17 @@ MODEL = ROOT / ".cache" / "smollm2" / "llama"
 
 def questions(count: int, subjects: Sequence[str], engine: Any, model: Model) -> dict[str, list[Any]]:
     """Subject -> its first `count` questions as token ids, in the order in which the runner would ask them."""
-    from harness.benchmarks.base import Setup, jobs
+    from harness.benchmarks.lm_eval import Mmlu
+    from harness.benchmarks.protocol import Setup
     from harness.data.folder import DataFolder
     from harness.engine.encoding import Encoder
     from harness.models.tokenizer import Tokenizer
 
-    benchmark = Benchmark(kind="mmlu", tasks=tuple(subjects), samples=count, shots=5)
+    benchmark = Mmlu(subjects=tuple(subjects), samples=count)
     setup = Setup(Tokenizer(engine.tokenizer_dir), DataFolder(data_folder()), 42)
     encoder = Encoder(setup.tokenizer, engine.checkpoint, engine.setting, engine.max_length, model.dtype)
     cells = {s: Cell(model.label, engine.setting.label, "mmlu", s) for s in subjects}
-    return {s: [encoder.encode(r) for r in jobs(benchmark, c, setup, engine.max_length)] for s, c in cells.items()}
+    return {s: [encoder.encode(r) for r in benchmark.requests(c, setup, engine.max_length)] for s, c in cells.items()}
 
 
 def ours(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
@@ -96,11 +97,11 @@ def main() -> None:
     if data_folder() is None:
         skip("choose", "no MMLU data: set GATEDEVAL_DATA")
 
-    from harness.config import Engine as EngineOptions
-    from harness.config.names import MMLU_SUBJECTS
+    from harness.config import EngineOptions
     from harness.engine.engine import Engine
+    from tasks import mmlu
 
-    subjects = MMLU_SUBJECTS[: args.subjects]
+    subjects = mmlu.SUBJECTS[: args.subjects]
     model = Model(label=args.model.name, path=str(args.model), dtype="float32")
     setting = ContextSetting(label="native")
     with Engine(model, [setting], EngineOptions(enforce_eager=True)) as engine:

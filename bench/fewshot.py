@@ -77,7 +77,7 @@ def measure(way: str, limit: int) -> None:
     if way == "plain":
         from harness.benchmarks import lm_tasks as lmtasks
 
-        lmtasks._quicken_templates = lambda: None  # type: ignore[assignment]  # lm-eval as it comes
+        lmtasks.cache_templates = lambda: None  # type: ignore[assignment]  # lm-eval as it comes
     for kind, task in tasks():
         building, scoring, prompts = {"ours": ours, "plain": plain}[way](task, limit)
         digest = hashlib.sha256("\0".join(prompts).encode()).hexdigest()

@@ -200,7 +200,7 @@ def shares(timed: Timed, what: Callable[[Timed], float], repeats: int) -> float:
 
 def measure(args: argparse.Namespace) -> None:
     """Start the three engines, measure walls in turn, then look inside."""
-    from harness.config import Engine as EngineOptions
+    from harness.config import EngineOptions
     from harness.engine.engine import Engine
     from harness.models.tiny import make_tiny
 

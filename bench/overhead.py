@@ -41,7 +41,6 @@ engine: {{enforce_eager: {str(eager).lower()}}}
 
 def dump_requests(config: Path, target: Path) -> int:
     """Write what the harness will send, as plain data; returns the number of prompts."""
-    from harness.benchmarks import base as benchmarks
     from harness.config import load
     from harness.engine.encoding import Encoder
     from harness.engine.engine import Engine
@@ -56,7 +55,7 @@ def dump_requests(config: Path, target: Path) -> int:
     encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
     prompts = []
     for cell in sorted(plan.cells, key=lambda c: -c.length):
-        for sample in benchmarks.jobs(plan.benchmark(cell), cell, setup, limit):
+        for sample in plan.benchmark(cell).requests(cell, setup, limit):
             request = encoder.encode(sample)
             assert isinstance(request, Prompt)
             prompts.append((list(request.ids), request.max_tokens))

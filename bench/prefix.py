@@ -18,8 +18,7 @@ from typing import Any
 
 from common import data_folder, emit, note, skip
 
-from harness.config import ContextSetting, Model, from_dict
-from harness.config import Engine as EngineOptions
+from harness.config import ContextSetting, EngineOptions, Model, from_dict
 from harness.engine.engine import Engine
 from harness.engine.requests import Prompt, SampleRequest
 from harness.run.plan import Plan, build

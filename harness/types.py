@@ -1,12 +1,12 @@
-"""The vocabulary of the project as small frozen dataclasses.
+"""What every room uses: a cell, a sample, the error that a user can mend.
 
-model, context setting, benchmark, cell, sample: every other room speaks in these words. Nothing here imports
-anything heavy, so that `gatedeval --help` and the pure rooms stay instant.
+Nothing here imports anything heavy, so that `gatedeval --help` and the pure rooms import in milliseconds.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,15 @@ Gate = Literal["none", "headwise", "elementwise"]
 
 class GatedevalError(Exception):
     """Something the user can mend: the message says what is wrong, where, and what to do. Exit code 2."""
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for an error message, where one of the `known` names is close; else an empty string."""
+    import difflib
+
+    folded = {name.lower().replace("-", "_").replace(" ", "_"): name for name in known}
+    close = difflib.get_close_matches(wrong.lower().replace("-", "_").replace(" ", "_"), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 @dataclass(frozen=True, order=True)

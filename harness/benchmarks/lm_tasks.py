@@ -1,7 +1,7 @@
-"""lm-eval's own tasks as a stream of jobs: loading, local data where there is no hub, prompts, scoring per sample.
+"""lm-eval's own tasks, one document at a time: loading, local data in place of the hub, prompts, scores.
 
-Prompts and scores are lm-eval's to the byte; nothing of it is patched but one cache: its Jinja templates are compiled
-at every render, which is most of the time it takes to build a prompt.
+Prompts and scores are lm-eval's to the byte. One thing in lm-eval is patched: it compiles a Jinja template at every
+render, which is most of the time it takes to build a prompt; here compiled templates are cached.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from harness.data.folder import DataFolder
 from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion, SampleRequest
-from harness.types import GatedevalError
+from harness.types import GatedevalError, did_you_mean, first_line
 
 _log = logging.getLogger("gatedeval")
 FEWSHOT_SEED = 1234  # lm-eval's own default for drawn examples
 
 
 @functools.cache
-def _quicken_templates() -> None:
+def cache_templates() -> None:
     """Compile each lm-eval template once. Same environment, same templates, so the same bytes."""
     from lm_eval import utils
 
@@ -31,15 +31,15 @@ def _quicken_templates() -> None:
 
 
 OUR_TASKS = Path(__file__).resolve().parents[2] / "tasks" / "demo"
-"""Tasks of our own that a config may name besides lm-eval's."""
+"""The folder of the demo's tasks, which a config can name like lm-eval's own."""
 
 
 @functools.cache
-def _manager(folder: Path | None) -> Any:
-    """A task index: of one folder, or (None) of everything there is (seconds)."""
+def task_manager(folder: Path | None) -> Any:
+    """lm-eval's index of tasks: of one folder, or (None) of all folders, which takes seconds."""
     from lm_eval.tasks import TaskManager
 
-    _quicken_templates()
+    cache_templates()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if folder is None:
         return TaskManager(include_path=str(OUR_TASKS))
@@ -47,16 +47,14 @@ def _manager(folder: Path | None) -> Any:
 
 
 def _lookup(name: str) -> Any:
-    """The manager that knows a task or group by name. Raises GatedevalError with near misses."""
+    """The index that lists a task or group. Raises GatedevalError, with the most similar name, when none does."""
     import lm_eval.tasks
-
-    from harness.config.names import did_you_mean
 
     root = Path(lm_eval.tasks.__file__).parent
     for folder in dict.fromkeys((root / name, root / name.split("_")[0], OUR_TASKS)):
-        if folder.is_dir() and name in _manager(folder).task_index:
-            return _manager(folder)
-    manager = _manager(None)
+        if folder.is_dir() and name in task_manager(folder).task_index:
+            return task_manager(folder)
+    manager = task_manager(None)
     if name not in manager.task_index:
         raise GatedevalError(f"lm-eval has no task {name!r}{did_you_mean(name, manager.all_tasks)}")
     return manager
@@ -69,7 +67,7 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
     `local`: a function that returns the task's splits from local files instead of the hub.
 
     Raises:
-        GatedevalError: no such task, or its data cannot be had.
+        GatedevalError: no such task, or its data cannot be loaded.
     """
     manager = _lookup(name)
     overrides: dict[str, Any] = {} if shots is None else {"num_fewshot": shots}
@@ -85,10 +83,9 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
     except Exception as error:
         if isinstance(error, GatedevalError):
             raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise GatedevalError(
-            f"lm-eval task {name!r}: its data cannot be loaded ({type(error).__name__}: {reason:.200}). It comes from"
-            " the hub: run once with a network so that it is cached, or leave the task out"
+            f"lm-eval task {name!r}: its data cannot be loaded ({type(error).__name__}: {first_line(error):.200})."
+            " It comes from the hub: run once with a network so that it is cached, or leave the task out"
         ) from error
     for task in tasks.values():
         if shots is not None:
@@ -96,25 +93,25 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
     return {task_name: LmEvalTask(task_name, task) for task_name, task in tasks.items()}
 
 
-def local_task(kind: str, subject: str | None, shots: int, data: DataFolder) -> LmEvalTask:
-    """MMLU's `subject` or GSM8k: lm-eval's task, fed from the data folder where it has the files."""
-    name = f"{kind}_{subject}" if subject else kind
-    splits = _Splits(kind, subject, data)
+def local_task(benchmark: str, subject: str | None, shots: int, data: DataFolder) -> LmEvalTask:
+    """lm-eval's task for a subject of "mmlu", or for "gsm8k" (`subject` None), with local data if there is any."""
+    name = f"{benchmark}_{subject}" if subject else benchmark
+    splits = _Splits(benchmark, subject, data)
     return load_tasks(name, shots, splits if splits.local else None)[name]
 
 
 class _Splits:
-    """lm-eval's `custom_dataset`: a task's splits from the data folder. Equal folders are one key in the task cache."""
+    """lm-eval's `custom_dataset`: a task's splits from the data folder. Hashed by its key, for `load_tasks`."""
 
-    def __init__(self, kind: str, subject: str | None, data: DataFolder) -> None:
-        self.kind, self.data, self.subject = kind, data, subject
-        self.local = data.root is not None or all(data.locate(name) for name in self.benchmark.DATA)
-        self.key = (kind, subject, str(data.root), tuple(sorted((k, str(v)) for k, v in data.overrides.items())))
+    def __init__(self, benchmark: str, subject: str | None, data: DataFolder) -> None:
+        self.benchmark, self.data, self.subject = benchmark, data, subject
+        self.local = data.root is not None or all(data.locate(name) for name in self.module.DATA)
+        self.key = (benchmark, subject, str(data.root), tuple(sorted((k, str(v)) for k, v in data.overrides.items())))
 
     @property
-    def benchmark(self) -> Any:
-        """The benchmark's module (not kept: lm-eval copies a task's config deeply, and a module cannot be)."""
-        return import_module(f"tasks.{self.kind}")
+    def module(self) -> Any:
+        """tasks.mmlu or tasks.gsm8k. Not stored: lm-eval deep-copies a task's config, and a module cannot be copied."""
+        return import_module(f"tasks.{self.benchmark}")
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -125,24 +122,24 @@ class _Splits:
     def __call__(self, **_: Any) -> Any:
         from datasets import Dataset, DatasetDict
 
-        rows = self.benchmark.splits(self.data, self.subject)
+        rows = self.module.splits(self.data, self.subject)
         return DatasetDict({split: Dataset.from_list(of_split) for split, of_split in rows.items()})
 
 
 def serve_local_data(data: DataFolder) -> None:
     """Let `datasets.load_dataset` answer MMLU's and GSM8k's hub names from the data folder, in this process.
 
-    For lm-eval's own command line, whose tasks name hub repositories; the runner does not need it.
+    For lm-eval's own command line, whose tasks name hub repositories. A run does not need it.
     """
     import datasets
 
     from_hub = datasets.load_dataset
-    kinds = {import_module(f"tasks.{kind}").HUB: kind for kind in ("mmlu", "gsm8k")}
+    benchmarks = {import_module(f"tasks.{name}").HUB: name for name in ("mmlu", "gsm8k")}
 
     @functools.wraps(from_hub)
     def load_dataset(path: str, name: str | None = None, **kwargs: Any) -> Any:
-        if path in kinds:
-            splits = _Splits(kinds[path], name if kinds[path] == "mmlu" else None, data)
+        if path in benchmarks:
+            splits = _Splits(benchmarks[path], name if benchmarks[path] == "mmlu" else None, data)
             if splits.local:
                 return splits()
         return from_hub(path, name, **kwargs)
@@ -173,7 +170,9 @@ class LmEvalTask:
         self.task.set_fewshot_seed(FEWSHOT_SEED)
         yield from self.task.doc_iterator(rank=0, limit=limit, world_size=1)
 
-    def ask(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> tuple[SampleRequest, list[Any]]:
+    def request(
+        self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None
+    ) -> tuple[SampleRequest, list[Any]]:
         """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text.
 
         Raises:

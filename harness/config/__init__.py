@@ -1,6 +1,27 @@
 """YAML -> validated, frozen config: the vocabulary of the project."""
 
-from harness.config.loading import Config, Engine, from_dict, load, to_dict
-from harness.config.vocabulary import Benchmark, ContextSetting, Model, Yarn
+from harness.config.loading import from_dict, load, to_dict
+from harness.config.overrides import Options
+from harness.config.vocabulary import (
+    BenchmarkEntry,
+    Config,
+    ContextSetting,
+    EngineOptions,
+    Model,
+    Yarn,
+    stretched_length,
+)
 
-__all__ = ["Benchmark", "Config", "ContextSetting", "Engine", "Model", "Yarn", "from_dict", "load", "to_dict"]
+__all__ = [
+    "BenchmarkEntry",
+    "Config",
+    "ContextSetting",
+    "EngineOptions",
+    "Model",
+    "Options",
+    "Yarn",
+    "from_dict",
+    "load",
+    "stretched_length",
+    "to_dict",
+]

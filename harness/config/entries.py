@@ -1,6 +1,7 @@
-"""One entry of a config at a time: checked keys -> the vocabulary of `harness.types`.
+"""One entry of a config at a time: plain values -> the models of `harness.config.vocabulary`.
 
-Everything wrong with an entry goes to its source as a problem with a place; the entry is then None.
+Everything wrong with an entry goes to the source as a problem with its place; the result is then None, so that one bad
+entry does not hide the mistakes in the others.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from harness.config.names import did_you_mean
-from harness.config.schema import KINDS, ContextKeys, Dtype, Keys, ModelKeys, complaints
-from harness.config.vocabulary import Benchmark, ContextSetting, Model, Yarn
-from harness.config.yaml_text import Loc, Source, entry_name
+from harness.config.discovery import benchmark_types, entry_name
+from harness.config.fields import Dtype, Entry
+from harness.config.messages import complaints
+from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
+from harness.config.yaml_text import Loc, Source
+from harness.types import did_you_mean
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Keys)
+K = TypeVar("K", bound=Entry)
 
 
-def validate(s: Source, keys: type[K], value: Any, loc: Loc, at: Callable[[Loc], Loc] | None = None) -> K | None:
+def validate(s: Source, cls: type[K], value: Any, loc: Loc, at: Callable[[Loc], Loc] | None = None) -> K | None:
     """One mapping checked against its class; complaints go to the source. `at`: where a key of it really stands."""
     try:
-        return keys.model_validate(value)
+        return cls.model_validate(value)
     except ValidationError as error:
-        for below, message, about_key in complaints(error, keys):
+        for below, message, about_key in complaints(error, cls):
             full = at(below) if at else (*loc, *below)
             # A missing key has no place of its own: the mapping that lacks it has.
             about = subject(s, full[:-1] if about_key else full)
@@ -56,11 +59,13 @@ def entries(s: Source, key: str, make: Callable[[Any, Loc], T | None]) -> list[t
 
 
 def model(s: Source, value: Any, loc: Loc, base: Path, check_paths: bool, dtype: Dtype) -> Model | None:
-    """An entry of `models`, its paths found (absolute) or taken for hub ids."""
-    keys = validate(s, ModelKeys, value, loc)
-    if keys is None:
+    """An entry of `models`, its paths found (absolute) or taken for hub ids. `dtype`: the engine's, for one without."""
+    if isinstance(value, dict) and value.get("dtype") is None:
+        value = {**value, "dtype": dtype}
+    made = validate(s, Model, value, loc)
+    if made is None:
         return None
-    resolved = {"path": keys.path, "tokenizer": keys.tokenizer}
+    resolved = {"path": made.path, "tokenizer": made.tokenizer}
     for what, path in resolved.items():
         if path is None:
             continue
@@ -72,20 +77,13 @@ def model(s: Source, value: Any, loc: Loc, base: Path, check_paths: bool, dtype:
         elif check_paths and not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", path):
             s.problem((*loc, what), f"{subject(s, loc)}: no directory {path!r}{looked(path, base)}, nor is it a "
                       f"hub id of the form org/name")  # fmt: skip
-    local = Path(str(resolved["path"]))
-    if keys.subfolder and local.is_dir() and not (local / keys.subfolder).is_dir():
+    made = made.model_copy(update=resolved)
+    local = Path(made.path)
+    if made.subfolder and local.is_dir() and not (local / made.subfolder).is_dir():
         there = [p.name for p in local.iterdir() if p.is_dir()]
-        hint = did_you_mean(keys.subfolder, there)
-        s.problem((*loc, "subfolder"), f"{subject(s, loc)}: {local} has no folder {keys.subfolder!r}{hint}")
-    return Model(
-        label=keys.label,
-        path=str(resolved["path"]),
-        subfolder=keys.subfolder,
-        revision=keys.revision,
-        tokenizer=resolved["tokenizer"],
-        dtype=keys.dtype if keys.dtype is not None else dtype,
-        contexts=tuple(keys.contexts) if keys.contexts is not None else None,
-    )
+        hint = did_you_mean(made.subfolder, there)
+        s.problem((*loc, "subfolder"), f"{subject(s, loc)}: {local} has no folder {made.subfolder!r}{hint}")
+    return made
 
 
 def find(path: str, base: Path) -> Path | None:
@@ -105,67 +103,56 @@ def looked(path: str, base: Path) -> str:
 
 def context(s: Source, value: Any, loc: Loc) -> ContextSetting | None:
     """An entry of `contexts`."""
-    keys = validate(s, ContextKeys, value, loc)
-    if keys is None:
+    made = validate(s, ContextSetting, value, loc)
+    if made and made.yarn and made.max_length and made.yarn.reach < made.max_length:
+        factor, original, reach = made.yarn.factor, made.yarn.original_max_position_embeddings, made.yarn.reach
+        s.problem(
+            loc,
+            f"{subject(s, loc)}: yarn reaches factor {factor:g} x original {original} = {reach} tokens, less than "
+            f"max_length {made.max_length}; use a factor of at least {made.max_length / original:g}, "
+            f"or max_length: {reach}",
+        )
         return None
-    plain = keys.model_dump()
-    return ContextSetting(**{**plain, "yarn": Yarn(**plain["yarn"]) if plain["yarn"] else None})
+    return made
 
 
-def benchmark(s: Source, value: Any, loc: Loc) -> Benchmark | None:
-    """An entry of `benchmarks`, in any of its forms."""
+def benchmark(s: Source, value: Any, loc: Loc) -> BenchmarkEntry | None:
+    """An entry of `benchmarks`, in any of its forms: a name alone, flat, or nested below its key."""
     if isinstance(value, str):
         value = {value: None}
     if not isinstance(value, dict):
         s.problem(loc, f"benchmarks[{loc[1]}]: should be a mapping such as {{ruler: all, ...}}, is {shown(value)}")
         return None
-    kinds = [k for k in value if k in KINDS]
-    if len(kinds) != 1:
-        known = ", ".join(KINDS)
-        if kinds:
-            message = f"{' and '.join(kinds)} in one entry; make them entries of their own"
+    types = benchmark_types()
+    keys = [k for k in value if k in types]
+    if len(keys) != 1:
+        if keys:
+            message = f"{' and '.join(keys)} in one entry; make them entries of their own"
         else:
             odd = next((k for k in value if k not in ("shots", "samples", "lengths")), "")
-            hint = did_you_mean(odd, KINDS) or f"; for an lm-eval task write {{lm_eval: {odd or 'name'}}}"
-            message = f"unknown benchmark {odd!r} (known: {known}){hint}"
+            hint = did_you_mean(odd, types) or f"; for an lm-eval task write {{lm_eval: {odd or 'name'}}}"
+            message = f"unknown benchmark {odd!r} (known: {', '.join(types)}){hint}"
         s.problem(loc, f"benchmarks[{loc[1]}]: {message}")
         return None
-    kind = kinds[0]
-    if kind in ("ruler", "lm_eval"):
-        return _from_keys(kind, validate(s, KINDS[kind], value, loc))
+    key = keys[0]
+    cls = types[key]
+    if cls.flat():
+        return validate(s, cls, value, loc)
     # {mmlu: {shots: 5}}, {mmlu: [anatomy]} and {mmlu: all, shots: 5} are all understood.
-    inner = value[kind]
-    if isinstance(inner, str | list) and kind == "mmlu":
-        inner = {"subjects": inner}
+    inner = value[key]
+    if isinstance(inner, str | list) and cls.LIST_MEANS:
+        inner = {cls.LIST_MEANS: inner}
     if inner is not None and not isinstance(inner, dict):
-        s.problem((*loc, kind), f"{subject(s, loc)}: should be a mapping such as {{shots: 5}}, is {shown(inner)}")
+        s.problem((*loc, key), f"{subject(s, loc)}: should be a mapping such as {{shots: 5}}, is {shown(inner)}")
         return None
-    inner, outer = inner or {}, {k: v for k, v in value.items() if k != kind}
+    inner, outer = inner or {}, {k: v for k, v in value.items() if k != key}
     for twice in inner.keys() & outer.keys():
-        s.problem((*loc, twice), f"{subject(s, loc)}: {twice!r} is given twice, inside {kind} and beside it", key=True)
+        s.problem((*loc, twice), f"{subject(s, loc)}: {twice!r} is given twice, inside {key} and beside it", key=True)
 
     def at(below: Loc) -> Loc:
-        return (*loc, *below) if below[:1] and below[0] in outer else (*loc, kind, *below)
+        return (*loc, *below) if below[:1] and below[0] in outer else (*loc, key, *below)
 
-    return _from_keys(kind, validate(s, KINDS[kind], {**inner, **outer}, loc, at))
-
-
-def _from_keys(kind: str, keys: Keys | None) -> Benchmark | None:
-    if keys is None:
-        return None
-    v = keys.model_dump()
-    if kind == "ruler":
-        options: tuple[tuple[str, Any], ...] = (("profile", v["profile"]), ("answer_prefix", v["answer_prefix"]))
-        if v["answer_tokens"] is not None:  # only where given: what was resolved before this option stays the same
-            options = (*options, ("answer_tokens", v["answer_tokens"]))
-        return Benchmark(
-            kind="ruler", tasks=tuple(v["ruler"]), lengths=tuple(v["lengths"]), samples=v["samples"], options=options
-        )
-    if kind == "mmlu":
-        return Benchmark(kind="mmlu", tasks=tuple(v["subjects"]), samples=v["samples"], shots=v["shots"])
-    if kind == "gsm8k":
-        return Benchmark(kind="gsm8k", tasks=("gsm8k",), samples=v["samples"], shots=v["shots"])
-    return Benchmark(kind="lm_eval", tasks=(v["lm_eval"],), samples=v["samples"], shots=v["shots"])
+    return validate(s, cls, {**inner, **outer}, loc, at)
 
 
 def shown(value: Any) -> str:

@@ -1,72 +1,163 @@
-"""Model, context setting, benchmark: what a config names, as small frozen dataclasses."""
+"""What a config consists of. These frozen pydantic models are both the keys of the file and the objects the code uses.
+
+docs/configuration.md describes every key in words. The keys of each benchmark are declared in harness/benchmarks/.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, OneOrMore, Positive, Text, Whole
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
+def stretched_length(factor: float, original: float) -> int:
+    """The longest prompt plus answer, in tokens, that a scaling factor stretches the original length to."""
+    return int(factor * original)
+
+
+class Model(Entry):
     """A checkpoint with a label: a local directory or a hub id, optionally a subfolder and a revision."""
 
-    label: str
-    path: str
-    subfolder: str | None = None
-    revision: str | None = None
-    tokenizer: str | None = None  # a directory or hub id; None: beside the weights
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    contexts: tuple[str, ...] | None = None  # labels of the context settings it is run under; None: all
+    label: Text
+    path: Text
+    subfolder: Text | None = None
+    revision: Text | None = None
+    tokenizer: Text | None = None  # a directory or hub id; None: beside the weights
+    dtype: Dtype = "auto"  # in a file, the default is the engine's
+    contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
 
 
-@dataclass(frozen=True, kw_only=True)
-class Yarn:
+class Yarn(Entry):
     """YaRN (Peng et al. 2023, arXiv 2309.00071): NTK-by-parts interpolation and the attention temperature."""
 
-    factor: float
-    original_max_position_embeddings: int
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None  # None: 0.1 ln(factor) + 1
+    factor: float = Field(ge=1)
+    original_max_position_embeddings: Positive  # tokens
+    beta_fast: float = Field(default=32.0, gt=0)
+    beta_slow: float = Field(default=1.0, gt=0)
+    attention_factor: float | None = Field(default=None, gt=0)  # None: 0.1 ln(factor) + 1
+
+    @property
+    def reach(self) -> int:
+        """The longest prompt plus answer, in tokens."""
+        return stretched_length(self.factor, self.original_max_position_embeddings)
+
+    @model_validator(mode="after")
+    def _betas(self) -> Yarn:
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(f"beta_fast {self.beta_fast:g} must be above beta_slow {self.beta_slow:g} (usually 32, 1)")
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextSetting:
+class ContextSetting(Entry):
     """How positions are encoded and how long prompt plus answer may be, in tokens.
 
     At most one of `yarn`, `linear`, `dynamic` is set; none of them and no `rope_theta` is the checkpoint's own
     setting ("native"). `max_length` None means the checkpoint's own limit.
     """
 
-    label: str
-    max_length: int | None = None
-    rope_theta: float | None = None
+    label: Text
+    max_length: Positive | None = None
+    rope_theta: float | None = Field(default=None, gt=1)
     yarn: Yarn | None = None
-    linear: float | None = None  # position interpolation factor
-    dynamic: float | None = None  # dynamic NTK factor
+    linear: Factor | None = None  # position interpolation factor
+    dynamic: Factor | None = None  # dynamic NTK factor
+
+    @model_validator(mode="after")
+    def _one_kind_of_scaling(self) -> ContextSetting:
+        kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(self, k) is not None]
+        if len(kinds) > 1:
+            raise ValueError(f"{' and '.join(kinds)} exclude one another; keep one")
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class Benchmark:
-    """RULER, MMLU, GSM8k, or any lm-eval task by its name.
+class EngineOptions(Entry):
+    """How vLLM is run. None: vLLM's own default. Only `dtype` can change a score; the others invalidate no sample."""
 
-    `tasks`: RULER's task names or MMLU's subjects; for an lm-eval task, its own name alone.
-    `lengths`: total tokens a prompt and its answer budget may take (RULER only).
-    `samples`: samples per cell; None means all there are.
+    tensor_parallel_size: Positive = 1
+    enforce_eager: bool = False
+    max_num_seqs: Positive | None = None
+    max_num_batched_tokens: Positive | None = None
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    block_size: Positive | None = None
+    prefix_caching: bool = True
+    dtype: Dtype = "auto"
+
+
+class BenchmarkEntry(Entry):
+    """One entry of `benchmarks`: what the config has to know of a benchmark.
+
+    `harness.benchmarks.protocol.Benchmark` adds what a run has to know. A subclass that sets `KEY` is registered by
+    that alone. A subclass with a field called `KEY` is written flat, `{ruler: all, lengths: [4096]}`; any other nested,
+    `{mmlu: {shots: 5}}`.
     """
 
-    kind: Literal["ruler", "mmlu", "gsm8k", "lm_eval"]
-    tasks: tuple[str, ...]
-    lengths: tuple[int, ...] = ()
-    samples: int | None = None
-    shots: int | None = None
-    options: tuple[tuple[str, Any], ...] = ()  # e.g. (("profile", "fair"), ("answer_prefix", "append"))
+    KEY: ClassVar[str] = ""
+    """The key that names the benchmark in a config."""
+    LIST_MEANS: ClassVar[str] = ""
+    """The field that is meant where a name or a list stands in place of the nested mapping: `{mmlu: [anatomy]}`."""
+
+    registered: ClassVar[dict[str, type[BenchmarkEntry]]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        if "KEY" in cls.__dict__:
+            BenchmarkEntry.registered[cls.KEY] = cls
+
+    @classmethod
+    def flat(cls) -> bool:
+        """Whether all keys stand beside `KEY` in one mapping."""
+        return cls.KEY in cls.model_fields
+
+    @classmethod
+    def entry_name(cls, entry: Mapping[str, Any]) -> str:
+        """What an entry of the file is called in messages and on the command line."""
+        return cls.KEY
 
     @property
     def name(self) -> str:
-        """The benchmark's name in tables and cells: ruler, mmlu, gsm8k, or the lm-eval task's name."""
-        return self.tasks[0] if self.kind == "lm_eval" else self.kind
+        """The benchmark's name in cells and tables."""
+        return self.KEY
 
-    def option(self, key: str, default: Any = None) -> Any:
-        """The value of one option, or `default`."""
-        return dict(self.options).get(key, default)
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that the entry names, without loading anything; more than one is averaged in tables."""
+        return (self.name,)
+
+    def task_lengths(self) -> Iterator[tuple[str, int]]:
+        """(task, length in tokens) of all that is asked under one context setting; length 0: it has no lengths."""
+        for task in self.tasks:
+            yield task, 0
+
+    def conflict(self, other: BenchmarkEntry) -> str | None:
+        """Why this entry cannot be in one config with `other`, which stands before it; None where it can."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry as JSON-able data in the file's own form."""
+        keys = self.model_dump(mode="json")
+        return keys if self.flat() else {self.KEY: keys}
+
+
+class Config(Entry):
+    """One evaluation: every model under every context setting on every benchmark. Models carry their resolved dtype."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # the run's directory below `results`
+    models: Annotated[tuple[Model, ...], AsTuple, Field(min_length=1)]
+    contexts: Annotated[tuple[ContextSetting, ...], AsTuple, Field(min_length=1)] = (ContextSetting(label="native"),)
+    benchmarks: Annotated[tuple[BenchmarkEntry, ...], AsTuple, Field(min_length=1)]
+    seed: Whole = 42
+    data: FilePath | None = None
+    results: FilePath = Path("results")
+    engine: EngineOptions = EngineOptions()
+    chat_template: bool = False
+    thinking: bool = False
+    caption: Annotated[tuple[str, ...], OneOrMore] = ()
+
+    def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:
+        """The context settings that a model is run under: its own list, or all of them."""
+        return tuple(c for c in self.contexts if model.contexts is None or c.label in model.contexts)

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.config import ContextSetting, Model
-from harness.config import Engine as EngineOptions
+from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.option_tree import Node, Tree, padded
 from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, check_fits
 from harness.engine.start import start_vllm, vllm_arguments

@@ -11,8 +11,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from harness.config import ContextSetting, Model, Yarn
-from harness.config import Engine as EngineOptions
+from harness.config import ContextSetting, EngineOptions, Model, Yarn
 from harness.engine.encoding import Encoder, generation_request
 from harness.engine.engine import Engine
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Choice, Completion, SampleRequest
@@ -189,7 +188,7 @@ def _setting(
 
 
 def _options(given: Mapping[str, Any]) -> EngineOptions:
-    known = EngineOptions.__dataclass_fields__
+    known = EngineOptions.model_fields
     if unknown := sorted(set(given) - set(known)):
         raise GatedevalError(f"--model_args: unknown {', '.join(unknown)}; engine options are {', '.join(known)}")
     return EngineOptions(**given)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.config import Engine as EngineOptions
-from harness.config import Model
+from harness.config import EngineOptions, Model
 from harness.engine.requests import EngineError
 from harness.engine.stream import one_line, watch_engine_process
 from harness.gated.watchdog import ENGINE_OF

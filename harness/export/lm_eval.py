@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.config.names import RULER_TASKS
 from harness.store import Store
 from harness.tables.aggregates import usable
 from harness.tables.frames import labels, ordered_cells
 from harness.types import Cell, GatedevalError
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 
 _RULER_NAMES = {
     "vt": "ruler_vt",

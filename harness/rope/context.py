@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.config import ContextSetting
+from harness.config import ContextSetting, stretched_length
 from harness.rope.tables import Rope, frequencies, yarn_attention_factor
 from harness.types import GatedevalError
 
@@ -137,9 +137,7 @@ def _parameters(
     setting: ContextSetting, theta: float, positions: int, declared: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """`setting` as complete `rope_parameters` with transformers' keys: every number is explicit."""
-    kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(setting, k) is not None]
-    if len(kinds) > 1:
-        raise GatedevalError(f"context {setting.label!r}: {' and '.join(kinds)} exclude one another; keep one")
+    kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(setting, k) is not None]  # at most one
     declared = dict(declared or {})
     partial = {k: declared[k] for k in ("partial_rotary_factor",) if declared.get(k) is not None}
     if setting.rope_theta is not None:
@@ -195,7 +193,7 @@ def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions:
 def _reach(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int | None:
     """The longest length that these parameters encode, in tokens. None: an explicit rope_theta has no length limit."""
     if parameters["rope_type"] in ("yarn", "linear", "dynamic"):
-        stretched = int(parameters["factor"] * parameters["original_max_position_embeddings"])
+        stretched = stretched_length(parameters["factor"], parameters["original_max_position_embeddings"])
         # In a checkpoint that declares scaling, max_position_embeddings may already be the extended length.
         return max(stretched, positions) if is_native(setting) else stretched
     # Another base is a way to extend a model (the paper: 4K at base 1e4, 32K at 1e6), so it sets no limit.

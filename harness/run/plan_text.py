@@ -21,7 +21,7 @@ def render(plan: Plan) -> str:
             totals[i] += value
     rows = [("model", "context", "benchmark", "length", "cells", "samples", "prompt tokens")]
     for (model, context, benchmark, length), (cells, samples, tokens) in groups.items():
-        at_most = "<= " if benchmark == "ruler" else ""
+        at_most = "<= " if length else ""  # prompts that fill a length are bounded by it, others are counted
         rows.append((model, context, benchmark, f"{length or ''}", str(cells), f"{samples:,}", f"{at_most}{tokens:,}"))
     total = (len(plan.cells), sum(plan.cells.values()), sum(plan.tokens.values()))
     rows.append(("total", "", "", "", str(total[0]), f"{total[1]:,}", f"{total[2]:,}"))

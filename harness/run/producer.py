@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from harness.benchmarks.protocol import benchmarks_of
 from harness.engine.requests import SampleRequest
 from harness.run.producing import CellFailed, Event, produce
 from harness.types import Cell, first_line
@@ -50,7 +51,7 @@ def main() -> None:
     received: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(incoming, received), daemon=True).start()
     plan = received.get()
-    if all(b.kind != "lm_eval" for b in plan.config.benchmarks):  # other lm-eval tasks may need torch themselves
+    if not any(b.uses_torch for b in benchmarks_of(plan.config)):
         _import_tokenizers_without_torch()
     with contextlib.suppress(BrokenPipeError):  # the parent closed its end
         while True:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.benchmarks import base as benchmarks
 from harness.engine.encoding import Encoder
 from harness.engine.requests import Prompt, Question, SampleRequest, prompt_tokens
 from harness.run.order import in_windows
@@ -85,9 +84,9 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
         hashes: dict[str, str] = {}
         benchmark = plan.benchmark(cell)
         try:
-            requests = benchmarks.jobs(benchmark, cell, setup, limit)
+            requests = benchmark.requests(cell, setup, limit)
             samples = _encoded(requests, cell, encoder, assignment, hashes)
-            if benchmark.kind == "ruler" and plan.config.engine.prefix_caching:
+            if benchmark.shared_beginnings and plan.config.engine.prefix_caching:
                 samples = in_windows(samples, _prompt_ids)
             yield from samples
         except GatedevalError as error:

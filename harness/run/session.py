@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from harness.config import ContextSetting, Model
-from harness.config import Engine as EngineOptions
+from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.requests import Answer, Prompt, Question
 from harness.run.plan import Plan
 from harness.run.prefetching import Prefetcher

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 
-from harness.benchmarks.base import answer_text
 from harness.config import ContextSetting
 from harness.engine.requests import Answer, Choice, Completion, EngineError, Prompt, Question, SampleRequest
+from harness.run.answers import answer_text
 from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached
 from harness.run.session import LiveEngine, Session
 from harness.types import Cell, GatedevalError, Sample

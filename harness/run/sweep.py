@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.config import Config, ContextSetting, Model, from_dict
-from harness.config.yaml_text import Options
+from harness.config import Config, ContextSetting, Model, Options, Yarn, from_dict
 from harness.models.checkpoint import inspect
 from harness.models.hub import resolve
 from harness.rope import context
@@ -56,13 +55,13 @@ def a_length(text: str) -> int:
     return int(match[1]) * (1024 if match[2] else 1)
 
 
-def _number(text: str, holds: Callable[[float], bool], wanted: str) -> float:
+def _number(text: str, allowed: Callable[[float], bool], message: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or not holds(value):
-        raise ValueError(wanted)
+    if not math.isfinite(value) or not allowed(value):
+        raise ValueError(message)
     return value
 
 
@@ -85,7 +84,7 @@ def context_label(base: float | None, factor: float) -> str:
 def contexts(
     bases: Sequence[float | None], factors: Sequence[float], lengths: Sequence[int], original: int | None, native: bool
 ) -> list[dict[str, Any]]:
-    """The context settings of a sweep, as entries of a config; the checkpoint's own first where it is wanted.
+    """The context settings of a sweep, as entries of a config; with `native`, the checkpoint's own setting first.
 
     `original`: tokens that the model was trained on, which YaRN stretches. A base alone has no limit of its own and is
     evaluated at every length; YaRN reaches factor x original. No setting is given more than the longest length needs,
@@ -99,22 +98,23 @@ def contexts(
             "--yarn-factor needs --original N, the length in tokens that the model was trained on before any extension"
             " (it is not guessed: Qwen3's is 32768 while its max_position_embeddings says 40960)"
         )
-    found: list[dict[str, Any]] = [{"label": NATIVE}] if native else []
+    settings: list[dict[str, Any]] = [{"label": NATIVE}] if native else []
     longest, reached = max(lengths), 0
     for base in bases:
         for factor in factors:
             if base is None and factor == 1:
                 if not native:  # the same thing under its own name
-                    found.append({"label": NATIVE})
+                    settings.append({"label": NATIVE})
                 continue
             entry: dict[str, Any] = {"label": context_label(base, factor), "max_length": longest}
             if base is not None:
                 entry["rope_theta"] = base
             if factor > 1 and original is not None:
-                entry["yarn"] = {"factor": factor, "original_max_position_embeddings": original}
-                entry["max_length"] = min(longest, int(factor * original))
+                yarn = Yarn(factor=factor, original_max_position_embeddings=original)
+                entry["yarn"] = yarn.model_dump(include={"factor", "original_max_position_embeddings"})
+                entry["max_length"] = min(longest, yarn.reach)
             reached = max(reached, entry["max_length"])
-            found.append(entry)
+            settings.append(entry)
     if not reached:
         raise GatedevalError("nothing to sweep: give --rope-theta, or --yarn-factor with a factor above 1")
     if reached < longest:
@@ -122,7 +122,7 @@ def contexts(
             f"no setting reaches {longest} tokens: YaRN {number_text(max(factors))} x original {original} = {reached};"
             f" add a --yarn-factor of {number_text(math.ceil(longest / (original or 1)))} or leave the length out"
         )
-    return found
+    return settings
 
 
 def models(arguments: Sequence[str], dtype: str) -> list[dict[str, Any]]:
@@ -161,30 +161,30 @@ def build(
     Raises:
         GatedevalError: whatever `contexts` and `models` refuse, and everything that a config file would be refused for.
     """
-    of_models = models(paths, dtype)
-    stem = "-".join(re.sub(r"[^A-Za-z0-9._-]", "_", str(e["label"])) for e in of_models)
+    entries = models(paths, dtype)
+    stem = "-".join(re.sub(r"[^A-Za-z0-9._-]", "_", str(e["label"])) for e in entries)
     settings = contexts(bases, factors, lengths, original, native)
     for entry in settings:
         if entry["label"] == NATIVE:
-            entry["max_length"] = _native_length([e["path"] for e in of_models], max(lengths))
-    wanted: Any = "all" if "all" in tasks else list(tasks)
+            entry["max_length"] = _native_length([e["path"] for e in entries], max(lengths))
+    ruler: Any = "all" if "all" in tasks else list(tasks)
     data = {
         "name": name or f"sweep-{stem}",
-        "models": of_models,
+        "models": entries,
         "contexts": settings,
-        "benchmarks": [{"ruler": wanted, "lengths": list(lengths), "samples": samples}],
+        "benchmarks": [{"ruler": ruler, "lengths": list(lengths), "samples": samples}],
         "seed": seed,
     }
     return from_dict(data, overrides, name="gatedeval sweep", check_paths=True)
 
 
 def _native_length(paths: Sequence[str], longest: int) -> int | None:
-    """`longest` where every model reaches it unextended, so that no engine is started for 128K positions to use 2K."""
+    """`longest` if every model reaches it without extension, else None. An engine then starts for 2K, not for 128K."""
     try:
         for path in paths:
             checkpoint = inspect(resolve(Model(label=path, path=path)))
             if context.max_length(ContextSetting(label=NATIVE), checkpoint.config) < longest:
                 return None
     except GatedevalError:
-        return None  # the plan says what is wrong with it
+        return None  # the plan reports what is wrong with the model
     return longest

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness import stats
-from harness.config.names import RULER_TASKS
 from harness.store import Store
 from harness.store.derived import scale_of
 from harness.types import Cell
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 
 
 @dataclass(kw_only=True)

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
+from harness.data.catalog import MMLU_SUBJECTS
 from harness.store import Store
 from harness.tables.aggregates import describe, ruler_tasks
 from harness.types import Cell
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 
 CAPPED_SHARE = 0.01  # length-capped answers above this share are told
 

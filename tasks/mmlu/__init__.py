@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harness.data.catalog import MMLU_SUBJECTS as SUBJECTS
+
 if TYPE_CHECKING:
     from harness.data.folder import DataFolder
 
 HUB = "cais/mmlu"  # what lm-eval's task loads; its `name` is the subject
 DATA = ("mmlu",)
 SPLITS = ("dev", "test")
-"""dev holds the examples (the first five, in order); test is what is asked: 14,042 questions in 57 subjects."""
+"""dev has the few-shot examples (the first five, in order); test has the questions: 14,042 in 57 subjects."""
+
+__all__ = ["DATA", "HUB", "SPLITS", "SUBJECTS", "splits"]
 
 
 def splits(data: DataFolder, subject: str | None) -> dict[str, list[dict[str, Any]]]:

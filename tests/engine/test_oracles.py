@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.config import Engine as EngineOptions
+from harness.config import EngineOptions
 from tests.support.engines import EAGER, Oracle, oracle_model, started
 
 pytestmark = pytest.mark.engine

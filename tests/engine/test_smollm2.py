@@ -87,9 +87,9 @@ def hugging_face(models: Path, shared: Path) -> dict[str, list[dict[str, Any]]]:
     data = DataFolder(shared / "data")
     tasks = []
     for benchmark in config.benchmarks:
-        if benchmark.kind == "mmlu":
+        if benchmark.name == "mmlu":
             tasks += [local_task("mmlu", subject, 5, data).task for subject in benchmark.tasks]
-        elif benchmark.kind == "gsm8k":
+        elif benchmark.name == "gsm8k":
             tasks.append(local_task("gsm8k", None, 5, data).task)
     results = simple_evaluate(
         model="hf",

@@ -12,8 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.config import ContextSetting, Model, Yarn
-from harness.config import Engine as EngineOptions
+from harness.config import ContextSetting, EngineOptions, Model, Yarn
 from harness.engine.engine import Engine
 from harness.engine.requests import Prompt
 from tasks.demo import DATA, MODELS

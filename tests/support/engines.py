@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.config import ContextSetting, Model
-from harness.config import Engine as EngineOptions
+from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.engine import Engine
 from harness.engine.requests import Prompt, Question
 

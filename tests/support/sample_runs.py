@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.config.names import RULER_TASKS
 from harness.store import Store
 from harness.types import Cell, Sample
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 
 BINARY = {
     "niah_single_1",

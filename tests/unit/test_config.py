@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.base import divergences
-from harness.config import Config, ContextSetting, Model, Yarn, from_dict, load, to_dict
-from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
+from harness.benchmarks.lm_eval import Gsm8k, LmEval, Mmlu
+from harness.benchmarks.protocol import benchmarks_of, divergences
+from harness.benchmarks.ruler import Ruler
+from harness.config import Config, ContextSetting, EngineOptions, Model, Yarn, from_dict, load, to_dict
 from harness.config.yaml_text import scalar
 from harness.types import GatedevalError
-from tasks.ruler import TASKS
+from tasks import mmlu
+from tasks.ruler.protocol import TASKS as RULER_TASKS
+from tests.support import ROOT
 
 ISSUE = """\
 name: table5
@@ -77,10 +81,14 @@ def test_the_example_becomes_the_vocabulary(yaml: Loader) -> None:
     assert c.contexts[1].yarn == Yarn(factor=4.0, original_max_position_embeddings=32768)
     ruler, mmlu, gsm8k, hellaswag = c.benchmarks
     assert (ruler.tasks, ruler.lengths[-1], ruler.samples) == (RULER_TASKS, 131072, 500)
-    assert ruler.options == (("profile", "nvidia"), ("answer_prefix", "append"))
+    assert isinstance(ruler, Ruler)
+    assert isinstance(mmlu, Mmlu)
+    assert (ruler.profile, ruler.answer_prefix, ruler.answer_tokens) == ("nvidia", "append", None)
     assert (mmlu.name, len(mmlu.tasks), mmlu.shots, mmlu.samples) == ("mmlu", 57, 5, None)
+    assert isinstance(gsm8k, Gsm8k)
+    assert isinstance(hellaswag, LmEval)
     assert (gsm8k.name, gsm8k.shots) == ("gsm8k", 5)
-    assert (hellaswag.name, hellaswag.kind, hellaswag.shots) == ("hellaswag", "lm_eval", 0)
+    assert (hellaswag.name, hellaswag.shots) == ("hellaswag", 0)
     assert (c.seed, c.results, c.data, c.engine.dtype) == (42, Path("results"), None, "auto")
 
 
@@ -162,8 +170,8 @@ def test_the_command_line_wins(yaml: Loader) -> None:
     )
     assert (c.seed, c.engine.max_num_seqs, c.contexts[0].max_length) == (1, 4, 65536)
     assert c.contexts[1].yarn == Yarn(factor=8.0, original_max_position_embeddings=32768)
-    assert [b.samples for b in c.benchmarks] == [2, 2, 2, 2]
-    assert c.benchmarks[0].lengths == (1024,)
+    assert [getattr(b, "samples", 0) for b in c.benchmarks] == [2, 2, 2, 2]
+    assert {n for _, n in c.benchmarks[0].task_lengths()} == {1024}
     assert c.benchmarks[1].tasks == ("anatomy", "astronomy")
     assert [m.dtype for m in c.models] == ["auto", "float32"]
     assert yaml(ISSUE, ["seed=1", ("results", Path("a: b"))]).results == Path("a: b")
@@ -177,13 +185,13 @@ def test_ruler_entries_may_differ_in_lengths_samples_and_answer_budget(yaml: Loa
         "  - {ruler: [niah_single_1, niah_multikey_1], lengths: [2048, 4096], samples: 10, answer_tokens: 16}\n"
         "  - {ruler: vt, lengths: [2048], samples: 10}\n"
     )
-    assert [b.option("answer_tokens") for b in c.benchmarks] == [16, 16, None]
+    assert [b.answer_tokens for b in c.benchmarks if isinstance(b, Ruler)] == [16, 16, None]
     assert from_dict(to_dict(c)) == c
-    assert divergences(c.benchmarks[:2]) == {"ruler answer_tokens": 16}
-    assert divergences(c.benchmarks) == {
+    assert divergences(benchmarks_of(c)[:2]) == {"ruler answer_tokens": 16}
+    assert divergences(benchmarks_of(c)) == {
         "ruler answer_tokens": "16 for niah_single_1, niah_multikey_1 at 256, 2048, 4096; as in RULER for vt at 2048"
     }
-    assert divergences(c.benchmarks[2:]) == {}
+    assert divergences(benchmarks_of(c)[2:]) == {}
 
 
 def test_a_label_with_dots_can_be_named(yaml: Loader) -> None:
@@ -368,12 +376,35 @@ def test_names_are_lm_evals_and_rulers() -> None:
     assert spec.origin is not None
     tasks = Path(spec.origin).parent / "tasks"
     theirs = {p.stem.removeprefix("mmlu_") for p in (tasks / "mmlu/default").glob("mmlu_*.yaml")}
-    assert set(MMLU_SUBJECTS) == theirs
-    assert tuple(TASKS) == RULER_TASKS
-    assert (len(MMLU_SUBJECTS), len(RULER_TASKS)) == (57, 13)
+    assert set(mmlu.SUBJECTS) == theirs
+    assert (len(mmlu.SUBJECTS), len(RULER_TASKS)) == (57, 13)
 
 
-def test_config_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'vllm', 'transformers', 'pandas', 'lm_eval'}"
-    code = f"import sys, harness.config as _; print({heavy} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+@pytest.mark.parametrize("then", ["", "; _.load('configs/table5.yaml')"])
+def test_config_imports_nothing_heavy(then: str) -> None:
+    heavy = "{'torch', 'vllm', 'transformers', 'pandas', 'lm_eval', 'datasets'}"
+    code = f"import sys, harness.config as _{then}; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_what_is_constructed_from_python_is_checked_like_a_file() -> None:
+    with pytest.raises(GatedevalError, match=r"EngineOptions: tensor_paralel_size: unknown key .* did you mean"):
+        EngineOptions(tensor_paralel_size=2)  # type: ignore[call-arg]
+    with pytest.raises(GatedevalError, match="ContextSetting: linear and dynamic exclude one another"):
+        ContextSetting(label="a", linear=2, dynamic=2)
+    with pytest.raises(GatedevalError, match=r"Yarn: factor: should be at least 1, is 0\.5"):
+        Yarn(factor=0.5, original_max_position_embeddings=4096)
+
+
+def test_a_config_is_immutable_and_hashed_by_its_values(yaml: Loader) -> None:
+    one, two = yaml(ISSUE), yaml(ISSUE)
+    assert one == two
+    assert len({one, two, yaml(ISSUE, ["seed=1"])}) == 2
+    assert pickle.loads(pickle.dumps(one)) == one  # it is sent to the producer's process
+    with pytest.raises(ValueError, match="frozen"):
+        one.seed = 1  # type: ignore[misc]
+
+
+def test_a_key_of_a_part_at_the_top_level_is_answered_with_the_top_levels_keys(yaml: Loader) -> None:
+    assert "unknown key 'yarn'; known keys: name, models" in message(yaml, HEAD + TAIL + "yarn: {factor: 2}\n")

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import load, to_dict
-from harness.config.names import RULER_TASKS
-from harness.config.schema import SECTIONS
+from harness.benchmarks.ruler import Ruler
+from harness.config import Config, ContextSetting, EngineOptions, Model, Yarn, load, to_dict
+from harness.config.discovery import benchmark_types
+from harness.config.fields import Entry
 from harness.rope.context import overrides
 from harness.types import Cell
 from tasks.demo import MODELS
 from tasks.demo.recipe import ARMS, SHIPPED
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 from tests.support import ROOT
 
 CONFIGS = sorted(p.stem for p in (ROOT / "configs").glob("*.yaml"))
@@ -37,8 +39,7 @@ def test_each_loads_and_is_named_after_its_file(name: str) -> None:
         for m in config.models
         for c in config.contexts
         for b in config.benchmarks
-        for task in b.tasks
-        for length in b.lengths or (0,)
+        for task, length in b.task_lengths()
     ]
     assert len(set(keys)) == len(keys)
     assert to_dict(config)["name"] == name
@@ -48,10 +49,11 @@ def test_table5_is_the_papers_experiment() -> None:
     config = load(ROOT / "configs/table5.yaml", check_paths=True)  # hub ids: nothing has to be there
     assert [m.subfolder for m in config.models] == ["1B_baseline", "1B_gate_headwise"]
     assert [(c.rope_theta, c.max_length) for c in config.contexts] == [(1e6, 32768), (1e6, 131072)]
-    ruler = config.benchmarks[0]
+    ruler, *others = config.benchmarks
+    assert isinstance(ruler, Ruler)
     assert (ruler.tasks, ruler.samples) == (RULER_TASKS, 500)
     assert ruler.lengths == (4096, 8192, 16384, 32768, 65536, 131072)
-    assert [(b.name, b.shots) for b in config.benchmarks[1:]] == [("mmlu", 5), ("gsm8k", 5), ("hellaswag", 0)]
+    assert [(b.name, getattr(b, "shots", None)) for b in others] == [("mmlu", 5), ("gsm8k", 5), ("hellaswag", 0)]
     checkpoint = {"head_dim": 128, "max_position_embeddings": 4096, "rope_theta": 10000.0}
     assert [overrides(c, checkpoint).max_model_len for c in config.contexts] == [32768, 131072]
 
@@ -59,8 +61,9 @@ def test_table5_is_the_papers_experiment() -> None:
 def test_the_smoke_test_needs_nothing_that_is_not_built_on_the_spot() -> None:
     config = load(ROOT / "configs/smoke-128k.yaml", check_paths=False)
     assert all(".cache/tiny/" in m.path for m in config.models)  # absolute once it is built
-    assert [b.kind for b in config.benchmarks] == ["ruler"]
-    assert set(config.benchmarks[0].tasks) <= NEED_NO_DATA
+    [ruler] = config.benchmarks
+    assert ruler.name == "ruler"
+    assert set(ruler.tasks) <= NEED_NO_DATA
     assert any("random weights" in line for line in config.caption)
 
 
@@ -74,15 +77,23 @@ def test_the_demo_is_the_papers_protocol_at_a_sixteenth(tmp_path: Path, monkeypa
         assert [(c.rope_theta, c.max_length, c.yarn.factor if c.yarn else 1) for c in contexts] == (
             [(1e4, 4096 / 16, 1)] if stage == "short" else [(1e6, 32768 / 16, 1), (1e6, 131072 / 16, 4)]
         )
-    lengths = [n for b in config.benchmarks for n in b.lengths]
+    rulers = [b for b in config.benchmarks if isinstance(b, Ruler)]
+    lengths = [n for b in rulers for n in b.lengths]
     assert lengths == [n // 16 for n in (4096, 8192, 16384, 32768, 65536, 131072)]
-    assert (config.benchmarks[0].samples or 0) >= 100
+    assert rulers[0].samples >= 100
     assert any("no evidence" in line for line in config.caption)
 
 
 def test_the_smoke_test_goes_from_4k_to_128k_with_one_sample() -> None:
     ruler = load(ROOT / "configs/smoke-128k.yaml", check_paths=False).benchmarks[0]
+    assert isinstance(ruler, Ruler)
     assert (ruler.lengths[0], ruler.lengths[-1], ruler.samples) == (4096, 131072, 1)
+
+
+def sections() -> dict[str, type[Entry]]:
+    """Every class of keys that a config can have."""
+    vocabulary = {"top": Config, "model": Model, "context": ContextSetting, "yarn": Yarn, "engine": EngineOptions}
+    return {**vocabulary, **benchmark_types()}
 
 
 def test_every_key_is_documented_and_every_documented_key_exists() -> None:
@@ -102,15 +113,15 @@ def test_every_key_is_documented_and_every_documented_key_exists() -> None:
         "gsm8k": "GSM8k: `{gsm8k: {...}}`",
         "lm_eval": "Any other lm-eval task: `{lm_eval: NAME, ...}`",
     }
-    assert headings.keys() == SECTIONS.keys()
-    for section, keys in SECTIONS.items():
+    assert headings.keys() == sections().keys()
+    for section, keys in sections().items():
         assert documented[headings[section]] == set(keys.model_fields), section
 
 
 def test_documented_defaults_are_the_real_ones() -> None:
     text = (ROOT / "docs/configuration.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", text, flags=re.M))
-    for keys in SECTIONS.values():
+    for keys in sections().values():
         for key, field in keys.model_fields.items():
             if (
                 key in rows

@@ -172,13 +172,13 @@ def test_committed_files_are_the_generator_s() -> None:
 def test_training_sees_what_lm_eval_sends(shots: int) -> None:
     task = load_tasks("demo_choice", shots)["demo_choice"]
     for (number, doc), c in zip(task.documents(None), q.test_choices(), strict=True):
-        ask, _ = task.ask(number, doc, None)
+        ask, _ = task.request(number, doc, None)
         assert [p[0] for p in ask.options] == [q.choice_prompt(c, q.dev_choices()[:shots])] * 4
         assert ask.options[c.answer][1] == q.choice_answer(c)
         assert task.reference(doc) == [str(c.answer)]
     task = load_tasks("demo_words", shots)["demo_words"]
     for (number, doc), p in zip(task.documents(None), q.test_problems(), strict=True):
-        ask, _ = task.ask(number, doc, None)
+        ask, _ = task.request(number, doc, None)
         assert ask.prompt == q.problem_prompt(p, q.dev_problems()[:shots])
         assert (ask.max_tokens, ask.stop, ask.temperature) == (32, ("Question:",), 0.0)
         assert task.reference(doc) == [p.solution]
@@ -187,7 +187,7 @@ def test_training_sees_what_lm_eval_sends(shots: int) -> None:
 def test_scores_are_those_of_mmlu_and_gsm8k() -> None:
     task = load_tasks("demo_choice", 3)["demo_choice"]
     number, doc = next(iter(task.documents(1)))
-    _, instances = task.ask(number, doc, None)
+    _, instances = task.request(number, doc, None)
     for best in range(4):
         logprobs = tuple(-1.0 if i == best else -2.0 for i in range(4))
         assert task.score(doc, instances, Chosen(0, logprobs, (False,) * 4, 0.0), "") == {
@@ -202,7 +202,7 @@ def test_scores_are_those_of_mmlu_and_gsm8k() -> None:
         (f" {first.answer} + 1 = {first.answer + 1}\n#### {first.answer + 1}", 0, 0),
         ("", 0, 0),
     ):
-        _, instances = task.ask(number, doc, None)
+        _, instances = task.request(number, doc, None)
         got = task.score(doc, instances, Completion(0, response, 1, "stop", 0.0), response)
         assert got == {"exact_match,strict-match": strict, "exact_match,flexible-extract": flexible}, response
 
@@ -211,13 +211,13 @@ def test_shots_beyond_the_examples_are_refused() -> None:
     task = load_tasks("demo_choice", 6)["demo_choice"]
     number, doc = next(iter(task.documents(1)))
     with pytest.raises(GatedevalError, match=r"demo_choice.*exceeds the 5"):
-        task.ask(number, doc, None)
+        task.request(number, doc, None)
 
 
 def test_from_any_directory_without_indexing_everything(tmp_path: Path) -> None:
     code = (
         "from harness.benchmarks import lm_tasks as lmtasks; t = lmtasks.load_tasks('demo_words', 3)['demo_words'];"
-        "print(len(t), lmtasks._manager.cache_info().currsize)"
+        "print(len(t), lmtasks.task_manager.cache_info().currsize)"
     )
     path = str(OUR_TASKS.parents[1])
     done = subprocess.run(

@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 
 from harness import stats
-from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
+from harness.data.catalog import MMLU_SUBJECTS
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
 from harness.export.text import width
@@ -29,6 +29,7 @@ from harness.tables import Column, Entry, Table, cells_frame
 from harness.tables.compare import compare
 from harness.tables.delta import lines
 from harness.types import Cell, GatedevalError
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 from tests.support.sample_runs import YARN, answer, config, sample, table5_cells, write_run
 
 ODD = r"50% & <b>_#1</b> $x^2$ | {a\b} ~ é"

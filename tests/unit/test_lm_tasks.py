@@ -13,7 +13,7 @@ import pytest
 
 from harness.benchmarks import lm_tasks as lmtasks
 from harness.benchmarks.lm_tasks import LmEvalTask, local_task
-from harness.config.names import MMLU_SUBJECTS
+from harness.data.catalog import MMLU_SUBJECTS
 from harness.data.folder import DataFolder
 from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion
@@ -27,14 +27,14 @@ def data(shared: Path) -> DataFolder:
 
 def score(task: LmEvalTask, question: str, answer: str, response: str) -> dict[str, float]:
     doc = {"question": question, "answer": answer}
-    _, instances = task.ask(0, doc, None)
+    _, instances = task.request(0, doc, None)
     return task.score(doc, instances, Completion(0, response, 1, "stop", 0.0), response)
 
 
 def test_mmlu_prompt_by_hand(data: DataFolder) -> None:
     task = local_task("mmlu", "anatomy", 5, data)
     number, doc = next(iter(task.documents(None)))
-    ask, _ = task.ask(number, doc, None)
+    ask, _ = task.request(number, doc, None)
     rows = [*data.mmlu_rows("dev", "anatomy"), data.mmlu_rows("test", "anatomy")[0]]
     want = "The following are multiple choice questions (with answers) about anatomy.\n\n"
     for i, row in enumerate(rows):
@@ -52,11 +52,11 @@ def test_mmlu_has_all_questions_and_the_template_cache_changes_no_byte(data: Dat
     for subject in MMLU_SUBJECTS:
         task = local_task("mmlu", subject, 5, data)
         total += len(task)
-        cached = [task.ask(n, d, None)[0].options for n, d in task.documents(2)]
+        cached = [task.request(n, d, None)[0].options for n, d in task.documents(2)]
         quick = utils.env.from_string
         utils.env.from_string = quick.__wrapped__  # type: ignore[attr-defined]
         try:
-            plain = [task.ask(n, d, None)[0].options for n, d in task.documents(2)]
+            plain = [task.request(n, d, None)[0].options for n, d in task.documents(2)]
         finally:
             utils.env.from_string = quick
         assert cached == plain, subject
@@ -66,7 +66,7 @@ def test_mmlu_has_all_questions_and_the_template_cache_changes_no_byte(data: Dat
 def test_mmlu_scores(data: DataFolder) -> None:
     task = local_task("mmlu", "anatomy", 5, data)
     number, doc = next(iter(task.documents(None)))
-    _, instances = task.ask(number, doc, None)
+    _, instances = task.request(number, doc, None)
     gold = int(task.reference(doc)[0])
     for best in range(4):
         logprobs = tuple(-1.0 if i == best else -2.0 for i in range(4))
@@ -108,17 +108,17 @@ def test_gsm8k_flexible_agrees_with_upstream_s_labels_of_real_solutions(shared: 
 
 def test_gsm8k_examples_do_not_depend_on_what_ran_before(data: DataFolder) -> None:
     task = local_task("gsm8k", None, 5, data)
-    first = [task.ask(n, d, None)[0].prompt for n, d in task.documents(5)]
+    first = [task.request(n, d, None)[0].prompt for n, d in task.documents(5)]
     list(local_task("mmlu", "anatomy", 5, data).documents(3))
-    [task.ask(n, d, None) for n, d in task.documents(2)]
-    assert [task.ask(n, d, None)[0].prompt for n, d in task.documents(5)] == first
+    [task.request(n, d, None) for n, d in task.documents(2)]
+    assert [task.request(n, d, None)[0].prompt for n, d in task.documents(5)] == first
     assert len({p.split("Question:")[1] for p in first if p}) > 1  # drawn anew for each document
 
 
 def test_gsm8k_generation_settings(data: DataFolder) -> None:
     task = local_task("gsm8k", None, 5, data)
     number, doc = next(iter(task.documents(1)))
-    ask, _ = task.ask(number, doc, None)
+    ask, _ = task.request(number, doc, None)
     assert ask.stop == ("Question:", "</s>", "<|im_end|>")
     assert (ask.max_tokens, ask.temperature) == (256, 0.0)
     assert ask.prompt is not None

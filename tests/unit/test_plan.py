@@ -1,4 +1,4 @@
-"""What a plan refuses before anything runs, and what samples are made of (cases 15, 28, 31, 32, 36)."""
+"""What a plan refuses before anything runs, and what samples are made of."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks import base as benchmarks
-from harness.benchmarks.base import Setup, answer_text
-from harness.config import Benchmark, from_dict
+from harness.benchmarks.lm_eval import Mmlu
+from harness.benchmarks.protocol import Setup
+from harness.benchmarks.ruler import Ruler
+from harness.config import from_dict
 from harness.data.folder import DataFolder
 from harness.engine.requests import Completion
 from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
+from harness.run.answers import answer_text
 from harness.run.plan import Plan, build
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
@@ -74,8 +76,8 @@ print([m for m in ("torch", "transformers", "vllm") if m in sys.modules], list(m
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     data = DataFolder(shared / "data")
     setup = Setup(Tokenizer(tiny / "baseline"), data, 42)
-    benchmark = Benchmark(kind="mmlu", tasks=("anatomy",), samples=3)
-    jobs = benchmarks.jobs(benchmark, Cell("a", "c", "mmlu", "anatomy"), setup, 0)
+    benchmark = Mmlu(subjects=("anatomy",), samples=3)
+    jobs = benchmark.requests(Cell("a", "c", "mmlu", "anatomy"), setup, 0)
     tokens = sum(len(setup.tokenizer.encode(job.options[0][0])) for job in jobs)
     assert done.stdout.strip() == f"[] [{tokens}, {tokens}]"
 
@@ -108,11 +110,11 @@ def test_a_length_that_only_one_context_reaches(tiny: Path) -> None:
 
 def test_both_models_are_asked_the_same_token_ids(tiny: Path, shared: Path) -> None:
     data = DataFolder(shared / "data")
-    benchmark = Benchmark(kind="ruler", tasks=("vt",), lengths=(1024,), samples=3)
+    benchmark = Ruler(ruler=("vt",), lengths=(1024,), samples=3)
     prompts = []
     for arm in ("baseline", "headwise"):
         setup = Setup(Tokenizer(tiny / arm), data, 42)
-        jobs = benchmarks.jobs(benchmark, Cell(arm, "c", "ruler", "vt", 1024), setup, 1024)
+        jobs = benchmark.requests(Cell(arm, "c", "ruler", "vt", 1024), setup, 1024)
         prompts.append([setup.tokenizer.encode(job.prompt or "") for job in jobs])
     assert prompts[0] == prompts[1]
 
@@ -121,8 +123,8 @@ def test_ruler_answer_budgets_are_the_tasks_own(tiny: Path, shared: Path) -> Non
     """A benchmark's options cannot leak into another: RULER's caps come from its task table alone."""
     setup = Setup(Tokenizer(tiny / "baseline"), DataFolder(shared / "data"), 42)
     for task, tokens in {"niah_single_1": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa_1": 32}.items():
-        benchmark = Benchmark(kind="ruler", tasks=(task,), lengths=(4096,), samples=1)
-        [job] = benchmarks.jobs(benchmark, Cell("m", "c", "ruler", task, 4096), setup, 4096)
+        benchmark = Ruler(ruler=(task,), lengths=(4096,), samples=1)
+        [job] = benchmark.requests(Cell("m", "c", "ruler", task, 4096), setup, 4096)
         assert (job.max_tokens, job.stop, job.temperature) == (tokens, (), 0.0)
 
 
@@ -133,8 +135,8 @@ def test_ruler_in_a_chat_template(tiny: Path, shared: Path, tmp_path: Path) -> N
     (folder / "tokenizer_config.json").write_text(json.dumps({**facts, "chat_template": CHAT}))
     setup = Setup(Tokenizer(folder), DataFolder(shared / "data"), 42, chat=True)
     for task in ("niah_single_1", "vt", "fwe"):
-        benchmark = Benchmark(kind="ruler", tasks=(task,), lengths=(1024,), samples=2)
-        for job in benchmarks.jobs(benchmark, Cell("m", "c", "ruler", task, 1024), setup, 1024):
+        benchmark = Ruler(ruler=(task,), lengths=(1024,), samples=2)
+        for job in benchmark.requests(Cell("m", "c", "ruler", task, 1024), setup, 1024):
             prompt = job.prompt or ""
             assert prompt.startswith("[user] ")
             turn = prompt.rpartition("[assistant] ")[2]

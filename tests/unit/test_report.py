@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.config.names import RULER_TASKS
 from harness.figures.colours import DIFFERENCES, SCORES, blend, text_colour
 from harness.report import report, write_report
 from harness.report.heat import heat_table
@@ -26,6 +25,7 @@ from harness.store import Store
 from harness.store.files import to_line
 from harness.tables.curves import Grid, curves, difference_grid, grids_of, needle_grid, task_grid
 from harness.types import Cell, GatedevalError
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 from tests.support.sample_runs import answer, config, sample, table5_cells, write_run
 
 EVIL = "<script>window.evil = 1</script></style></script><img src=x onerror='window.evil = 1'> & \"quoted\""

@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from harness import stats
-from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
+from harness.data.catalog import MMLU_SUBJECTS
 from harness.store import Store
 from harness.tables import Entry, Table, cells_frame, samples_frame, table5, tasks_table
 from harness.tables.aggregates import question_mean, task_mean
 from harness.tables.layout import DASH, Column, length_title, mark_best
 from harness.tables.reference import load_reference
 from harness.types import Cell, GatedevalError
+from tasks.ruler.protocol import TASKS as RULER_TASKS
 from tests.support.sample_runs import answer, config, sample, table5_cells, write_run
 
 

@@ -1,0 +1,163 @@
+"""MMLU, GSM8k and any other lm-eval task as benchmarks: lm-eval's prompts and scores, one sample at a time.
+
+MMLU and GSM8k are lm-eval's own tasks with their data from local files; any other name takes its data from the hub.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import field_validator
+
+from harness.benchmarks.protocol import Benchmark, Setup
+from harness.config.fields import Natural, Positive, Text, names_of
+from harness.data.folder import DataFolder
+from harness.engine.requests import Answer, SampleRequest
+from harness.types import Cell
+from tasks import gsm8k, mmlu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.benchmarks.lm_tasks import LmEvalTask
+
+
+class LmEvalBenchmark(Benchmark):
+    """What the benchmarks have in common whose tasks lm-eval defines."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def samples(self) -> int | None:
+            """Per task; None: all there are. Every subclass declares it, at its own place among its keys."""
+
+    @abstractmethod
+    def lm_task(self, task: str, data: DataFolder) -> LmEvalTask:
+        """lm-eval's task behind a cell's `task`."""
+
+    def count(self, task: str, data: DataFolder) -> int:
+        """The task's documents, or `samples` where that is less."""
+        there = len(self.lm_task(task, data))
+        return there if self.samples is None else min(there, self.samples)
+
+    def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
+        """The task's documents in its own order. `max_length` changes nothing: prompts are as long as they are."""
+        task = self.lm_task(cell.task, setup.data)
+        chat = setup.render if setup.chat else None
+        for number, doc in task.documents(self.samples):
+            request, instances = task.request(number, doc, chat)
+            yield replace(
+                request,
+                references=task.reference(doc),
+                score=LmScore(self, cell.task, setup.data, doc, instances),
+                extra={"options": [c for _, c in request.options]} if request.options else {},
+            )
+
+
+class Mmlu(LmEvalBenchmark):
+    """`{mmlu: {shots: 5}}`: multiple choice in 57 subjects, each a task of its own."""
+
+    KEY: ClassVar[str] = "mmlu"
+    LIST_MEANS: ClassVar[str] = "subjects"
+
+    shots: Natural = 5
+    subjects: Annotated[tuple[str, ...], names_of(mmlu.SUBJECTS, "MMLU subject")] = mmlu.SUBJECTS
+    samples: Positive | None = None  # per subject; None: all
+
+    @field_validator("shots")
+    @classmethod
+    def _dev_has_five(cls, value: int) -> int:
+        if value > 5:
+            raise ValueError(f"should be 0 to 5, is {value}: MMLU's dev split has five questions a subject")
+        return value
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """MMLU's names of the subjects."""
+        return self.subjects
+
+    def data_names(self) -> tuple[str, ...]:
+        """MMLU's question files."""
+        return mmlu.DATA
+
+    def lm_task(self, task: str, data: DataFolder) -> LmEvalTask:
+        """lm-eval's task of one subject."""
+        from harness.benchmarks.lm_tasks import local_task
+
+        return local_task("mmlu", task, self.shots, data)
+
+
+class Gsm8k(LmEvalBenchmark):
+    """`{gsm8k: {shots: 5}}`: grade-school word problems with a written-out answer."""
+
+    KEY: ClassVar[str] = "gsm8k"
+
+    shots: Natural = 5
+    samples: Positive | None = None  # None: all 1,319
+
+    def data_names(self) -> tuple[str, ...]:
+        """GSM8k's train and test files."""
+        return gsm8k.DATA
+
+    def lm_task(self, task: str, data: DataFolder) -> LmEvalTask:
+        """lm-eval's gsm8k."""
+        from harness.benchmarks.lm_tasks import local_task
+
+        return local_task("gsm8k", None, self.shots, data)
+
+
+class LmEval(LmEvalBenchmark):
+    """`{lm_eval: hellaswag, shots: 0}`: a task of lm-eval's, or every task of a group, by its name."""
+
+    KEY: ClassVar[str] = "lm_eval"
+    uses_torch: ClassVar[bool] = True  # what a task of lm-eval's imports is its own affair
+
+    lm_eval: Text
+    shots: Natural | None = None  # None: the task's own number
+    samples: Positive | None = None  # per task; None: all
+
+    @classmethod
+    def entry_name(cls, entry: Mapping[str, Any]) -> str:
+        """The lm-eval name."""
+        return str(entry[cls.KEY])
+
+    @property
+    def name(self) -> str:
+        """The lm-eval name."""
+        return self.lm_eval
+
+    def cells(self, model: str, context: str, max_length: int) -> Iterator[Cell]:
+        """One cell for the task; for a group's name, one for each of its tasks."""
+        for task in self._loaded():
+            yield Cell(model, context, self.name, task)
+
+    def owns(self, cell: Cell) -> bool:
+        """By the lm-eval name alone: which tasks a group has is lm-eval's to say."""
+        return cell.benchmark == self.name
+
+    def lm_task(self, task: str, data: DataFolder) -> LmEvalTask:
+        """The task itself, or that one of the group."""
+        return self._loaded()[task]
+
+    def _loaded(self) -> dict[str, LmEvalTask]:
+        from harness.benchmarks.lm_tasks import load_tasks
+
+        return load_tasks(self.lm_eval, self.shots)
+
+
+@dataclass(frozen=True)
+class LmScore:
+    """An lm-eval task's metrics of one document, as plain data; the task itself is loaded where it scores."""
+
+    benchmark: LmEvalBenchmark
+    task: str
+    data: DataFolder
+    doc: Any
+    instances: list[Any]
+
+    def __call__(self, answer: Answer, text: str) -> dict[str, float]:
+        """lm-eval's metrics, 0..1."""
+        return self.benchmark.lm_task(self.task, self.data).score(self.doc, self.instances, answer, text)

@@ -1,0 +1,120 @@
+"""What a benchmark is: its cells, its data, its samples, and how they are scored.
+
+A class of this protocol is both the entry of a config (its fields are the entry's keys) and what plan and run ask for
+samples. One new module in this package with one such class is a new benchmark: the config finds it
+(`harness.config.discovery`), and nothing else names it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from harness.config import BenchmarkEntry, Config
+from harness.data.folder import DataFolder
+from harness.engine.requests import SampleRequest
+from harness.models.tokenizer import Tokenizer
+from harness.types import Cell
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What samples depend on besides their cell: the tokenizer, the data, the seed, chat rendering."""
+
+    tokenizer: Tokenizer
+    data: DataFolder
+    seed: int
+    chat: bool = False
+    thinking: bool = False
+
+    def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Chat messages as text; an assistant turn at the end is continued (lm-eval's chat_template signature)."""
+        return self.tokenizer.render(messages, add_generation_prompt, thinking=self.thinking)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a plan has to know of a cell's prompts, in tokens."""
+
+    prompt_tokens: int  # of all samples together; of a cell with a length, an upper bound
+    longest: int  # the longest prompt plus its answer
+    refusal: str | None = None  # why the cell cannot be run, whatever its prompts take
+
+
+class Benchmark(BenchmarkEntry):
+    """A benchmark that can be planned and run. Subclasses declare their config keys as fields and set `KEY`."""
+
+    shared_beginnings: ClassVar[bool] = False
+    """Whether prompts of a cell begin alike for a long way, so that their order decides what the prefix cache saves."""
+    uses_torch: ClassVar[bool] = False
+    """Whether making its samples may import torch."""
+
+    def cells(self, model: str, context: str, max_length: int) -> Iterator[Cell]:
+        """The cells under one model and context setting: of the lengths, those within `max_length` tokens."""
+        for task, length in self.task_lengths():
+            if length <= max_length:
+                yield Cell(model, context, self.name, task, length)
+
+    def owns(self, cell: Cell) -> bool:
+        """Whether a cell of a plan is one of this entry's."""
+        return cell.benchmark == self.name and (cell.task, cell.length) in set(self.task_lengths())
+
+    def data_names(self) -> tuple[str, ...]:
+        """The data sets that samples are made from, by their names in `harness.data.catalog`."""
+        return ()
+
+    @abstractmethod
+    def count(self, task: str, data: DataFolder) -> int:
+        """Samples of one cell of `task`."""
+
+    @abstractmethod
+    def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
+        """The samples of a cell, in order, each made when it is asked for. `max_length`: tokens the context takes.
+
+        Raises:
+            GatedevalError: samples that cannot be made, such as a length too small for the task.
+        """
+
+    def measure(self, cell: Cell, setup: Setup, max_length: int) -> Measured:
+        """The size of a cell's prompts. Here: every prompt is made and counted.
+
+        Raises:
+            GatedevalError: as `requests`.
+        """
+        total = longest = 0
+        for sample in self.requests(cell, setup, max_length):
+            sizes = list(_sizes(setup.tokenizer, sample))
+            total += sizes[0][0]
+            longest = max(longest, *(prompt + answer for prompt, answer in sizes))
+        return Measured(total, longest)
+
+    @classmethod
+    def divergences(cls, entries: Sequence[Self]) -> dict[str, Any]:
+        """Every option of a config's entries of this class that departs from the original benchmark's procedure."""
+        return {}
+
+
+def benchmarks_of(config: Config) -> tuple[Benchmark, ...]:
+    """The benchmarks of a config, as what can be run."""
+    return tuple(b for b in config.benchmarks if isinstance(b, Benchmark))
+
+
+def divergences(benchmarks: Sequence[Benchmark]) -> dict[str, Any]:
+    """What departs from the original benchmarks' procedures, for the manifest and the lines below tables."""
+    found: dict[str, Any] = {}
+    for cls in dict.fromkeys(type(b) for b in benchmarks):
+        found |= cls.divergences([b for b in benchmarks if type(b) is cls])
+    return found
+
+
+def _sizes(tokenizer: Tokenizer, sample: SampleRequest) -> Iterator[tuple[int, int]]:
+    """(prompt tokens, answer tokens) of the prompt, or of each option."""
+    if sample.prompt is not None:
+        yield len(tokenizer.encode(sample.prompt)), sample.max_tokens
+    alone: dict[str, int] = {}  # options mostly share one context
+    for ctx, continuation in sample.options:
+        if ctx not in alone:
+            alone[ctx] = len(tokenizer.encode(ctx))
+        yield alone[ctx], max(1, len(tokenizer.encode(ctx + continuation)) - alone[ctx])

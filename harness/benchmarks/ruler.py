@@ -1,0 +1,153 @@
+"""RULER as a benchmark: 13 tasks at any length, generated for the evaluated model's own tokenizer (`tasks.ruler`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator
+
+from harness.benchmarks.protocol import Benchmark, Measured, Setup
+from harness.config import BenchmarkEntry
+from harness.config.fields import AsTuple, Positive, names_of
+from harness.data.folder import DataFolder
+from harness.engine.requests import Answer, SampleRequest
+from harness.types import Cell, GatedevalError
+from tasks.ruler import NEEDS, TASKS, RulerSample, generate, score
+
+_log = logging.getLogger("gatedeval")
+_UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
+"""The options and what NVIDIA/RULER does. answer_tokens None: each task's own budget."""
+
+
+class Ruler(Benchmark):
+    """`{ruler: all, lengths: [4096, ...], samples: 500}`: RULER tasks, each at every length that a context reaches."""
+
+    KEY: ClassVar[str] = "ruler"
+    shared_beginnings: ClassVar[bool] = True
+
+    ruler: Annotated[tuple[str, ...], names_of(TASKS, "RULER task")]
+    lengths: Annotated[tuple[Positive, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
+    samples: Positive = 500  # per task and length
+    profile: Literal["nvidia", "fair"] = "nvidia"
+    answer_prefix: Literal["append", "drop"] = "append"
+    answer_tokens: Positive | None = None  # the answer's budget; None: the task's own
+
+    @field_validator("lengths")
+    @classmethod
+    def _distinct(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError(f"has {next(n for n in value if value.count(n) > 1)} twice")
+        return tuple(sorted(value))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """RULER's names of the tasks."""
+        return self.ruler
+
+    def task_lengths(self) -> Iterator[tuple[str, int]]:
+        """Every task at every length."""
+        for task in self.tasks:
+            for length in self.lengths:
+                yield task, length
+
+    def conflict(self, other: BenchmarkEntry) -> str | None:
+        """All of RULER in one table is of one kind. (Answer budgets may differ: the caption names them.)"""
+        if not isinstance(other, Ruler):
+            return None
+        if (self.profile, self.answer_prefix) == (other.profile, other.answer_prefix):
+            return None
+        return "two RULER entries with different profile or answer_prefix; make two configs"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry; `answer_tokens` only where it is set, so that older configs stay the same."""
+        return {k: v for k, v in super().to_dict().items() if k != "answer_tokens" or v is not None}
+
+    def data_names(self) -> tuple[str, ...]:
+        """What the tasks are made from: essays, SQuAD, HotpotQA."""
+        return tuple(dict.fromkeys(name for task in self.tasks for name in NEEDS[task]))
+
+    def count(self, task: str, data: DataFolder) -> int:
+        """As many as the config says: samples are generated."""
+        return self.samples
+
+    def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
+        """RULER's samples, whose prompts together with the answer budget fill the cell's length."""
+        # A chat template's own tokens are part of what is sent: they come off the length that the generator fills.
+        frame = len(setup.tokenizer.encode(setup.render([{"role": "user", "content": ""}]))) if setup.chat else 0
+        for number, sample in enumerate(self._generate(cell, setup, max_length, frame)):
+            prompt = sample.prompt
+            if setup.chat:
+                prefix = "" if self.answer_prefix == "drop" else sample.answer_prefix
+                prompt = setup.tokenizer.chat(
+                    [{"role": "user", "content": sample.input}], answer_prefix=prefix.lstrip(), thinking=setup.thinking
+                )
+            references = list(sample.outputs)
+            yield SampleRequest(
+                id=str(number),
+                label=f"ruler {cell.task} at {cell.length}, sample {number}",
+                prompt=prompt,
+                max_tokens=sample.validity.answer_tokens,
+                references=references,
+                score=RulerScore(cell.task, references),
+                extra={"ruler": asdict(sample.validity)},
+            )
+        while setup.tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
+            _log.warning("RULER %s at %d: %s", cell.task, cell.length, setup.tokenizer.notes.pop())
+
+    def _generate(self, cell: Cell, setup: Setup, max_length: int, frame: int = 0) -> Iterator[RulerSample]:
+        """RULER's samples at the cell's length less `frame`, the tokens of the chat template."""
+        return generate(
+            cell.task,
+            tokenizer=setup.tokenizer,
+            length=cell.length - frame,
+            samples=self.samples,
+            seed=setup.seed,
+            data=setup.data,
+            max_model_len=max_length - frame,
+            profile=self.profile,
+            answer_prefix=self.answer_prefix,
+            answer_tokens=self.answer_tokens,
+        )
+
+    def measure(self, cell: Cell, setup: Setup, max_length: int) -> Measured:
+        """At most the length, each. The first sample is made: a length too small for the task is found here."""
+        refusal = None
+        try:
+            next(self._generate(cell, setup, max_length), None)
+        except GatedevalError as error:
+            refusal = f"{error} (model {cell.model!r})"
+        return Measured(self.samples * cell.length, cell.length, refusal)
+
+    @classmethod
+    def divergences(cls, entries: Sequence[Self]) -> dict[str, Any]:
+        """Options that are not upstream's: one value where all entries share it, else each with tasks and lengths."""
+        found: dict[str, Any] = {}
+        for name, upstream in _UPSTREAM.items():
+            values = [getattr(b, name) for b in entries]
+            if len(set(values)) == 1 and values[0] != upstream:
+                found[f"ruler {name}"] = values[0]
+            elif len(set(values)) > 1:
+                where: dict[tuple[Any, tuple[str, ...]], list[int]] = {}
+                for b, value in zip(entries, values, strict=True):
+                    where.setdefault((value, b.tasks), []).extend(b.lengths)
+                found[f"ruler {name}"] = "; ".join(
+                    f"{'as in RULER' if value is None else value} for {', '.join(tasks)}"
+                    f" at {', '.join(map(str, lengths))}"
+                    for (value, tasks), lengths in where.items()
+                )
+        return found
+
+
+@dataclass(frozen=True)
+class RulerScore:
+    """RULER's score of one sample, as plain data: samples are made in one process and scored in another."""
+
+    task: str
+    references: list[str]
+
+    def __call__(self, answer: Answer, text: str) -> dict[str, float]:
+        """The one metric, 0..1."""
+        return {"score": score(self.task, self.references, text)}

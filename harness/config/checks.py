@@ -1,0 +1,66 @@
+"""What must hold between the entries of a config. Each check notes problems with their places in the source."""
+
+from __future__ import annotations
+
+from harness.config.entries import subject
+from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
+from harness.config.yaml_text import Loc, Source
+from harness.types import did_you_mean
+
+
+def distinct_labels(s: Source, key: str) -> None:
+    """Labels name rows of tables. Read from the raw entries: one with another mistake still takes its label."""
+    entries, first = s.data.get(key), dict[str, int]()
+    for i, entry in enumerate(entries if isinstance(entries, list) else []):
+        label = entry.get("label") if isinstance(entry, dict) else None
+        if isinstance(label, str) and first.setdefault(label, i) != i:
+            line = s.place((key, first[label], "label"))
+            s.problem(
+                (key, i, "label"), f"{key}: label {label!r} is already used at {line}; labels name rows of tables"
+            )
+
+
+def known_contexts(s: Source, models: list[tuple[Loc, Model]], contexts: list[tuple[Loc, ContextSetting]]) -> None:
+    """A model's own list of contexts names some that there are."""
+    if len(contexts) < len(s.data.get("contexts") or [1]):
+        return  # one of them is complained about already
+    known = [c.label for _, c in contexts]
+    for loc, m in models:
+        for i, label in enumerate(m.contexts or ()):
+            if label not in known:
+                hint = did_you_mean(label, known) or f"; there are {', '.join(map(repr, known))}"
+                s.problem((*loc, "contexts", i), f"{subject(s, (*loc, 'contexts'))}: no context {label!r}{hint}")
+
+
+def distinct_cells(s: Source, benchmarks: list[tuple[Loc, BenchmarkEntry]]) -> None:
+    """No cell is asked for twice, and no entry contradicts another one."""
+    seen: dict[tuple[str, str, int], Loc] = {}
+    for i, (loc, b) in enumerate(benchmarks):
+        if conflict := next(filter(None, (b.conflict(other) for _, other in benchmarks[:i])), None):
+            s.problem(loc, f"benchmarks: {conflict}")
+        cells = [(b.name, task, length) for task, length in b.task_lengths()]
+        twice = next((c for c in cells if c in seen), None)
+        if twice:
+            what = f"{twice[1]} at {twice[2]}" if twice[2] else twice[1]
+            s.problem(
+                loc, f"benchmarks: {twice[0]} {what} is asked for twice (also at {s.place(seen[twice])}); keep one"
+            )
+        seen.update(dict.fromkeys(cells, loc))
+
+
+def lengths_fit(
+    s: Source, contexts: list[ContextSetting], expected: int, benchmarks: list[tuple[Loc, BenchmarkEntry]]
+) -> None:
+    """A length that no context can hold would give a column of dashes. Native limits are the plan's to check."""
+    limits = {c.label: c.max_length or (c.yarn.reach if c.yarn else None) for c in contexts}
+    if len(contexts) < expected or not limits or None in limits.values():
+        return
+    best = max(limits, key=lambda label: limits[label] or 0)
+    for loc, b in benchmarks:
+        over = [n for n in dict.fromkeys(n for _, n in b.task_lengths()) if n > (limits[best] or 0)]
+        if over:
+            s.problem(
+                (*loc, "lengths"),
+                f"{subject(s, (*loc, 'lengths'))}: {', '.join(map(str, over))} is above max_length of every context "
+                f"(the largest is {best!r}, {limits[best]}); raise max_length or drop the length",
+            )
