@@ -72,9 +72,12 @@ def _versions() -> dict[str, str]:
 
 
 def _git() -> str | None:
-    """The commit of the project that ran, marked when the tree was not clean; None outside a checkout."""
+    """The project's commit, with `-dirty` if its tree was not clean; None where it does not run from its own checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # an installed wheel may lie inside another project's checkout
+        return None
     command: Callable[..., Any] = lambda *a: subprocess.run(  # noqa: E731
-        ["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ["git", *a], cwd=root, capture_output=True, text=True, check=True
     ).stdout.strip()
     try:
         return command("rev-parse", "HEAD") + ("-dirty" if command("status", "--porcelain") else "")
