@@ -72,7 +72,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git() -> str | None:
-    """The project's commit, with `-dirty` if its tree was not clean; None where it does not run from its own checkout."""
+    """The project's commit, with `-dirty` if its tree was not clean; None if it runs from no checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # an installed wheel may lie inside another project's checkout
         return None
