@@ -149,3 +149,19 @@ def test_the_watchdogs_variable_is_the_one_that_the_entry_point_reads() -> None:
     from harness.gated.watchdog import ENGINE_OF
 
     assert gatedeval_app._ENGINE_OF == ENGINE_OF
+
+
+@pytest.mark.slow
+def test_vllms_registry_process_imports_our_class(crowded: Path, site: Path) -> None:
+    """vLLM inspects a model class in `python -m vllm...`, which has the working directory first on its path."""
+    script = site / "inspect_class.py"
+    script.write_text(
+        "if __name__ == '__main__':\n    import vllm.plugins\n    vllm.plugins.load_general_plugins()\n"
+        "    from vllm import ModelRegistry\n"
+        "    print(ModelRegistry.models['GatedQwen3ForCausalLM'].inspect_model_cls().architecture)\n"
+    )
+    try:
+        done = run(sys.executable, str(script), cwd=crowded, site=site)
+    finally:
+        script.unlink()
+    assert done.stdout.split() == ["GatedQwen3ForCausalLM"], done.stderr
