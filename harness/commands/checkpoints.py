@@ -30,8 +30,8 @@ def check(model: str, subfolder: str | None, revision: str | None, as_json: bool
 def twin(source: Path, target: Path, gate: Any) -> None:
     """Write TARGET, a gated twin of SOURCE that computes exactly the same function.
 
-    Gate weights are zero, so that every gate is 0.5, and the output projection is doubled. Evaluating both shows what
-    the harness itself adds to a comparison: it must be nothing.
+    Its gate weights are zero, so that every gate is 0.5, and its output projection is doubled. Evaluate both: a
+    difference between their scores would come from the evaluation itself.
     """
     from harness.models.twin import make_twin
 

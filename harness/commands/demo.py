@@ -18,7 +18,7 @@ BASELINE, CANDIDATE = "baseline", "elementwise"
 def demo(output: Path, quiet: bool) -> None:
     """Evaluate the demo's three trained models: a table, figures and an HTML page, in about three minutes.
 
-    Models, data and config come with gatedeval. The same command goes on where an earlier one stopped.
+    Models, data and config come with gatedeval. The same command continues an interrupted run.
     """
     from harness.commands.evaluate import packaged_config, print_run
 

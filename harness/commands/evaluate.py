@@ -35,9 +35,9 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 def run(
     config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool
 ) -> None:
-    """Run CONFIG and print the table. The same command goes on where an earlier one stopped.
+    """Run CONFIG and print the table. The same command continues an interrupted run.
 
-    CONFIG is a YAML file. Where there is no such file, configs/NAME.yaml means the packaged config NAME.
+    CONFIG is a YAML file. If there is no such file, configs/NAME.yaml means the config NAME that comes with gatedeval.
     """
     with stdout_is_data() as out:
         loaded = _load(config, overrides, data)
@@ -49,7 +49,7 @@ def run(
 @click.command()
 @config_options
 def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
-    """Show CONFIG's cells, samples, prompt tokens and refusals, without loading a model."""
+    """Show CONFIG's cells, samples, prompt tokens and errors, without loading a model."""
     from harness.run.plan import build
     from harness.run.plan_text import render
 
@@ -69,13 +69,13 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
 @click.option("--lengths", metavar="L,L,...", required=True,
               help="Tokens of prompt and answer, e.g. 4096,8192 or 4K,8K: a heat map each.")
 @click.option("--task", "tasks", multiple=True, default=["niah_single_1"], show_default=True,
-              help="RULER task; again for more (fields are then their mean), or all.")
+              help="RULER task. Repeat for more (each field is then their mean), or `all`.")
 @click.option("--samples", type=click.IntRange(min=1), default=20, show_default=True,
               help="Samples per field, task and length.")
 @click.option("--native/--no-native", default=True, show_default=True,
               help="Also evaluate the checkpoint's own setting.")
 @click.option("--dtype", type=click.Choice(["auto", "float32", "bfloat16", "float16"]), default="auto",
-              show_default=True, help="Of weights and arithmetic.")
+              show_default=True, help="Type of weights and arithmetic.")
 @click.option("--seed", default=42, show_default=True, help="RULER's seed.")
 @overrides_option
 @data_option
@@ -90,8 +90,8 @@ def sweep(
     """Score of each MODEL over RoPE base x YaRN factor, as heat maps.
 
     MODEL is a directory or hub id, or LABEL=MODEL. One engine is started per model, whatever the number of settings:
-    each only replaces the rotary tables in it. The result is a run like any other: the same command goes on where an
-    earlier one stopped, more values only add what is new, and `gatedeval table`, `report` and `compare` read it.
+    each only replaces the rotary tables in it. The result is a run like any other: the same command continues
+    it, more values add only the new fields, and `gatedeval table`, `report` and `compare` read it.
     The maps are printed, and drawn in RUN/sweep.svg.
 
     \b

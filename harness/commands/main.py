@@ -52,7 +52,7 @@ def cli() -> None:
     \b
       gatedeval demo                           three small trained models; needs nothing but this package
       gatedeval plan configs/table5.yaml       what would be run, and what cannot be
-      gatedeval run configs/table5.yaml        run it, or go on with it; prints the table
+      gatedeval run configs/table5.yaml        run it, or continue it; prints the table
       gatedeval table results/table5 -f latex  the table again, in another format
       gatedeval check PATH                     what a checkpoint is: gate, layout, rope, tokenizer
     """

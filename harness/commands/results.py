@@ -1,4 +1,4 @@
-"""The commands over finished runs: table, compare, report, figures, runs, merge, ... No model is touched."""
+"""The commands that read run directories: table, figures, compare, report, runs, merge, rebuild, import."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harness.commands.options import FORMATS, PATH, STYLES
 @click.argument("run", type=PATH)
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
 @click.option("--style", "-s", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
-@click.option("--reference", help="`paper` sets the paper's own rows beside ours; or a CSV file of that form.")
-@click.option("--baseline", help="Label of the model that others are marked against (default: the first).")
-@click.option("--candidate", help="Label of the model compared with it (style delta).")
-@click.option("--model", help="Whose numbers (style lm_eval, where a run has several models).")
-@click.option("--context", help="Under which context setting (style lm_eval).")
-@click.option("--partial", is_flag=True, help="Average over the tasks that are there, where some are missing.")
-@click.option("--intervals", is_flag=True, help="Every score's 95% interval, instead of its change (style table5).")
-@click.option("--standalone", is_flag=True, help="LaTeX: a whole document that compiles as it is.")
+@click.option("--reference", help="`paper` adds the paper's own rows; or a CSV file with the same columns.")
+@click.option("--baseline", help="Label of the model that others are compared with (default: the first).")
+@click.option("--candidate", help="Label of the model to compare with it (style delta).")
+@click.option("--model", help="Label of the model to export (style lm_eval; needed if the run has several).")
+@click.option("--context", help="Label of the context setting to export (style lm_eval).")
+@click.option("--partial", is_flag=True, help="Average over the finished tasks if some are missing.")
+@click.option("--intervals", is_flag=True, help="Show each score's 95% interval instead of its change (style table5).")
+@click.option("--standalone", is_flag=True, help="LaTeX: write a complete document.")
 def table(
     run: Path,
     fmt: str,
@@ -58,7 +58,7 @@ def table(
 @click.option("--output", "-o", type=PATH, help="Folder to write to (default: RUN/figures).")
 @click.option("--format", "-f", "formats", multiple=True, help="svg, png, pdf (default: all).")
 @click.option("--baseline", help="Label of the baseline.")
-@click.option("--candidate", help="Label of the model compared with it.")
+@click.option("--candidate", help="Label of the model to compare with it.")
 def figures(
     run: Path, output: Path | None, formats: tuple[str, ...], baseline: str | None, candidate: str | None
 ) -> None:
@@ -73,10 +73,12 @@ def figures(
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--baseline", help="Label of the baseline (default: the config's first model).")
-@click.option("--candidate", help="Label of the model compared with it (default: the config's second).")
+@click.option("--candidate", help="Label of the model to compare with it (default: the config's second).")
 @click.option("--context", help="Only this context setting.")
-@click.option("--listed", default=40, show_default=True, help="Differing samples to list.")
-@click.option("--rerun", type=PATH, help="Another run of the same config: shows how much a mere rerun moves.")
+@click.option("--listed", default=40, show_default=True, help="Number of differing samples to list.")
+@click.option(
+    "--rerun", type=PATH, help="Another run of the same config: shows how much scores change from run to run."
+)
 def compare(
     run: Path, baseline: str | None, candidate: str | None, context: str | None, listed: int, rerun: Path | None
 ) -> None:
@@ -90,7 +92,7 @@ def compare(
 @click.argument("run", type=PATH)
 @click.option("--output", "-o", type=PATH, help="File to write (default: RUN/report.html).")
 @click.option("--baseline", help="Label of the baseline.")
-@click.option("--candidate", help="Label of the model compared with it.")
+@click.option("--candidate", help="Label of the model to compare with it.")
 def report(run: Path, output: Path | None, baseline: str | None, candidate: str | None) -> None:
     """Write RUN's report: one HTML page that needs no network."""
     from harness.report import write_report
@@ -138,7 +140,7 @@ def rebuild(run: Path) -> None:
 @click.argument("file", type=PATH)
 @click.argument("target", type=PATH)
 @click.option("--model", default="imported", show_default=True, help="Label of the model that made the predictions.")
-@click.option("--length", default=0, help="RULER length of the samples, in tokens, where it is known.")
+@click.option("--length", default=0, help="RULER length of the samples in tokens (0: unknown).")
 @click.option("--task", help="Task of all rows, for files without a task column.")
 def import_(file: Path, target: Path, model: str, length: int, task: str | None) -> None:
     """Make a run TARGET of a FILE of RULER predictions (JSON lines or CSV: task, references, prediction)."""

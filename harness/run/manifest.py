@@ -73,8 +73,11 @@ def _versions() -> dict[str, str]:
 
 def _git() -> str | None:
     """The commit of this project, with "-dirty" when files differ from it; None outside a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # an installed wheel may lie inside another project's checkout
+        return None
     command: Callable[..., Any] = lambda *a: subprocess.run(  # noqa: E731
-        ["git", *a], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ["git", *a], cwd=root, capture_output=True, text=True, check=True
     ).stdout.strip()
     try:
         return command("rev-parse", "HEAD") + ("-dirty" if command("status", "--porcelain") else "")

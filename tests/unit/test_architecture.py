@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -93,3 +94,13 @@ def test_every_package_has_its_layer() -> None:
         if (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and path.stem != "__init__")
     }
     assert children | {"gatedeval_app"} == layers
+
+
+@pytest.mark.parametrize(
+    "document", ["CONTRIBUTING.md", "README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+)
+def test_files_that_the_documents_name_exist(document: str) -> None:
+    named = re.findall(
+        r"`((?:harness|tasks|tests|scripts|configs|docs|bench)/[\w./-]+)`", (ROOT / document).read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []

@@ -109,17 +109,24 @@ def test_vllm_does_not_go_on_where_another_harness_is_imported(tmp_path: Path, s
         assert str(path) in done.stderr.splitlines()[-1]
 
 
-def test_the_producing_process_imports_our_harness(crowded: Path, site: Path) -> None:
-    code = """
-import subprocess, gatedeval_app
+PRODUCED = """
+import gatedeval_app
 gatedeval_app.activate()
-from harness.run import prefetching
-code = prefetching._START.format(path=[prefetching._ROOT, *__import__("sys").path])
-code = code.split("from harness")[0] + "import harness, tasks; print(harness.__path__[0], tasks.__path__[0])"
-print(subprocess.run([__import__("sys").executable, "-c", code], capture_output=True, text=True))
+from harness.config import load
+from harness.run.plan import build
+from harness.run.prefetching import Prefetcher
+from harness.run.producing import Assignment
+plan = build(load(gatedeval_app.HOME / "configs/demo.yaml"))
+cell = next(iter(plan.cells))
+with Prefetcher(plan) as prefetcher:
+    events = list(prefetcher.events(Assignment(cell.model, cell.context, (cell,), "fingerprint", {})))
+print(len(events), type(events[-1]).__name__)
 """
-    done = run(sys.executable, "-c", code, cwd=crowded, site=site)
-    assert f"{site}/gatedeval_app/harness {site}/gatedeval_app/tasks" in done.stdout, done.stderr
+
+
+def test_the_producing_process_imports_our_harness(crowded: Path, site: Path) -> None:
+    done = run(sys.executable, "-c", PRODUCED, cwd=crowded, site=site)
+    assert done.stdout.split() == ["102", "CellFinished"], done.stderr  # CellStarted, 100 samples, CellFinished
 
 
 def test_an_incomplete_installation_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -142,3 +149,19 @@ def test_the_watchdogs_variable_is_the_one_that_the_entry_point_reads() -> None:
     from harness.gated.watchdog import ENGINE_OF
 
     assert gatedeval_app._ENGINE_OF == ENGINE_OF
+
+
+@pytest.mark.slow
+def test_vllms_registry_process_imports_our_class(crowded: Path, site: Path) -> None:
+    """vLLM inspects a model class in `python -m vllm...`, which has the working directory first on its path."""
+    script = site / "inspect_class.py"
+    script.write_text(
+        "if __name__ == '__main__':\n    import vllm.plugins\n    vllm.plugins.load_general_plugins()\n"
+        "    from vllm import ModelRegistry\n"
+        "    print(ModelRegistry.models['GatedQwen3ForCausalLM'].inspect_model_cls().architecture)\n"
+    )
+    try:
+        done = run(sys.executable, str(script), cwd=crowded, site=site)
+    finally:
+        script.unlink()
+    assert done.stdout.split() == ["GatedQwen3ForCausalLM"], done.stderr
