@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # a label may have control characters
 # What the page decides: the font, and the colours of text, axes and rules (so that dark pages have light ones).
 _FROM_PAGE = (
     (re.compile(r"font-family: [^;]+;? ?"), ""),
@@ -72,7 +73,7 @@ def _root(figure: Figure, *, transparent: bool) -> ET.Element:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # text stays text: the reader's fonts have it
         figure.savefig(out, format="svg", transparent=transparent, metadata=nothing)
-    root = ET.fromstring(out.getvalue())
+    root = ET.fromstring(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", out.getvalue()))
     for parent in list(root.iter()):
         for child in list(parent):
             unused = child.tag == f"{{{_SVG}}}metadata" or (transparent and child.tag == f"{{{_SVG}}}style")

@@ -1,4 +1,4 @@
-// The sample browser. Model output is data: it enters the page as text nodes only.
+// The sample browser. It puts what a run says into the page as text nodes only, never as HTML.
 "use strict";
 (async () => {
   const PAGE = 50; // samples listed at a time
@@ -25,15 +25,15 @@
   };
   const percent = (score) => (score === null ? "none" : (100 * score).toFixed(0));
 
-  // What was asked: the cell without its model, and the sample's id.
-  const asked = (row) => JSON.stringify([cells[row[CELL]].slice(1), row[ID]]);
+  // Equal for the rows of all models on one sample: the cell without its model, and the sample's id.
+  const question = (row) => JSON.stringify([cells[row[CELL]].slice(1), row[ID]]);
   const answers = new Map();
   for (const row of rows) {
-    const key = asked(row);
+    const key = question(row);
     if (!answers.has(key)) answers.set(key, []);
     answers.get(key).push(row);
   }
-  const disagree = (row) => answers.get(asked(row)).some((other) => other[SCORE] !== row[SCORE]);
+  const disagree = (row) => answers.get(question(row)).some((other) => other[SCORE] !== row[SCORE]);
 
   const fill = (id, values, text = String) => {
     for (const value of values) {
@@ -49,9 +49,9 @@
   fill("f-task", distinct(TASK));
   fill("f-length", distinct(LENGTH).filter((n) => n > 0).sort((a, b) => a - b), title);
 
-  const chosen = () => ({
+  const readFilters = () => ({
     model: $("f-model").value, context: $("f-context").value, task: $("f-task").value, length: $("f-length").value,
-    outcome: $("f-outcome").value, disagree: $("f-disagree").checked, words: $("f-text").value.toLowerCase(),
+    outcome: $("f-outcome").value, disagree: $("f-disagree").checked, text: $("f-text").value.toLowerCase(),
   });
   const matches = (row, f) => {
     const cell = cells[row[CELL]];
@@ -63,25 +63,25 @@
     if (f.outcome === "wrong" && row[SCORE] === 1) return false;
     if (f.outcome === "cut" && row[FINISH] !== 1) return false;
     if (f.disagree && !disagree(row)) return false;
-    if (!f.words) return true;
+    if (!f.text) return true;
     if (row[TEXT] < 0) return false;
     const [references, response] = texts[row[TEXT]];
-    return [response, ...references].join("\n").toLowerCase().includes(f.words);
+    return [response, ...references].join("\n").toLowerCase().includes(f.text);
   };
 
   const element = (tag, name, text = "") => {
-    const made = document.createElement(tag);
-    if (name) made.className = name;
-    made.textContent = text;
-    return made;
+    const node = document.createElement(tag);
+    if (name) node.className = name;
+    node.textContent = text;
+    return node;
   };
   const marked = (text, needles) => {
     const pre = element("pre");
-    const wanted = needles.filter(Boolean).map((needle) => needle.toLowerCase());
+    const lowered = needles.filter(Boolean).map((needle) => needle.toLowerCase());
     let rest = text;
     while (rest) {
       let at = -1, size = 0;
-      for (const needle of wanted) {
+      for (const needle of lowered) {
         const i = rest.toLowerCase().indexOf(needle);
         if (i >= 0 && (at < 0 || i < at)) [at, size] = [i, needle.length];
       }
@@ -101,44 +101,44 @@
       box.append(element("p", "soft", "This sample's texts did not fit into the page; they are in the run's samples folder."));
       return box;
     }
-    const [references, response, head, tail, around] = texts[row[TEXT]];
+    const [references, response, head, tail, needles] = texts[row[TEXT]];
     part("prompt, its beginning", head, references);
-    for (const text of around) part("around a needle", text, references);
+    for (const text of needles) part("around a needle", text, references);
     part("prompt, its end", tail, references);
     part(references.length > 1 ? "references" : "reference", references.join("\n"), []);
     part("response", response || "(empty)", references);
-    for (const other of answers.get(asked(row))) {
+    for (const other of answers.get(question(row))) {
       if (other === row) continue;
-      const said = other[TEXT] >= 0 ? texts[other[TEXT]][1] || "(empty)" : "(its text is not in the page)";
-      part(`${cells[other[CELL]][MODEL]}, score ${percent(other[SCORE])}`, said, references);
+      const answer = other[TEXT] >= 0 ? texts[other[TEXT]][1] || "(empty)" : "(its text is not in the page)";
+      part(`${cells[other[CELL]][MODEL]}, score ${percent(other[SCORE])}`, answer, references);
     }
     return box;
   };
 
   const item = (row) => {
     const cell = cells[row[CELL]];
-    const made = element("details"), summary = element("summary");
+    const node = element("details"), summary = element("summary");
     const at = cell[LENGTH] ? ` at ${title(cell[LENGTH])}` : "";
     const cut = row[FINISH] === 1 ? ", cut" : "";
     summary.append(element("span", row[SCORE] === 1 ? "score right" : "score wrong", percent(row[SCORE])));
     summary.append(`${cell[MODEL]} / ${cell[CONTEXT]} / ${cell[TASK]}${at}, sample ${row[ID]}${cut}`);
-    made.append(summary);
-    made.addEventListener("toggle", () => made.open && made.children.length === 1 && made.append(details(row)));
-    return made;
+    node.append(summary);
+    node.addEventListener("toggle", () => node.open && node.children.length === 1 && node.append(details(row)));
+    return node;
   };
 
-  let found = [], page = 0;
+  let matching = [], page = 0;
   const show = () => {
-    const pages = Math.max(1, Math.ceil(found.length / PAGE));
-    $("list").replaceChildren(...found.slice(page * PAGE, (page + 1) * PAGE).map(item));
+    const pages = Math.max(1, Math.ceil(matching.length / PAGE));
+    $("list").replaceChildren(...matching.slice(page * PAGE, (page + 1) * PAGE).map(item));
     const n = (number) => number.toLocaleString("en");
-    status.textContent = `${n(found.length)} of ${n(rows.length)} samples, page ${page + 1} of ${pages}`;
+    status.textContent = `${n(matching.length)} of ${n(rows.length)} samples, page ${page + 1} of ${pages}`;
     $("previous").disabled = page === 0;
     $("next").disabled = page + 1 >= pages;
   };
   const apply = () => {
-    const filters = chosen();
-    found = rows.filter((row) => matches(row, filters));
+    const filters = readFilters();
+    matching = rows.filter((row) => matches(row, filters));
     page = 0;
     show();
   };

@@ -81,10 +81,10 @@ def test_a_run_without_averages_cannot_be_drawn(tmp_path: Path) -> None:
 
 
 def test_a_label_is_text_and_no_formula(tmp_path: Path) -> None:
-    models = ("price $5_a$ & <b>", "b\u00e4r \u6a21\u578b")
+    models = ("price $5_a$ & <b>", "b\u00e4r \u6a21\u578b", "bell \a")
     files = save_figures(write_run(tmp_path / "r", config(models=models)), tmp_path, ("svg",))
     words = [e.text for e in ET.parse(files[0]).iter() if e.tag.endswith("text")]
-    assert set(models) <= set(words)
+    assert {*models[:2], "bell \N{REPLACEMENT CHARACTER}"} <= set(words)
 
 
 def test_every_model_of_many_has_one_line_in_the_legend(tmp_path: Path) -> None:
