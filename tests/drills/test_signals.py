@@ -20,16 +20,20 @@ from harness.run import signals
 from harness.gated.watchdog import ENGINE_OF, follow_parent
 from harness.run.signals import Stopped
 
+def say(line):
+    sys.stdout.write(line + "\\n")  # one write: two processes share this pipe
+    sys.stdout.flush()
+
 def child():
     follow_parent()
     blocked = int(next(x for x in open("/proc/self/status") if x.startswith("SigBlk")).split()[1], 16)
-    print("child receives Ctrl-C:", not blocked & 2, flush=True)
+    say(f"child receives Ctrl-C: {not blocked & 2}")
     time.sleep(60)
 
 def work(stubborn):
     while True:
         try:
-            print("working", flush=True)
+            say("working")
             time.sleep(60)
         except KeyboardInterrupt:
             if not stubborn:
@@ -46,7 +50,7 @@ if __name__ == "__main__":
             time.sleep(0.1)
             work(stubborn=sys.argv[1] == "stubborn")
     except Stopped as stopped:
-        print("child alive:", process.is_alive(), flush=True)
+        say(f"child alive: {process.is_alive()}")
         print("shut down in order after", stopped.name, file=sys.stderr)
         sys.exit(stopped.code)
 """
