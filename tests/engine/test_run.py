@@ -122,9 +122,7 @@ def test_every_sample_records_its_prompt_and_how_its_answer_ended(
         assert line["references"]
 
 
-def test_the_manifest_records_models_and_engines(
-    folder: Path, finished: subprocess.CompletedProcess[str]
-) -> None:
+def test_the_manifest_records_models_and_engines(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
     manifest = json.loads((folder / "results/small/run.json").read_text())
     assert manifest["versions"]["lm-eval"] == "0.4.13"
     assert manifest["config"]["benchmarks"][0]["lengths"] == [512, 2048]
