@@ -1,1 +1,1 @@
-"""One evaluation: plan, producing and prefetching of samples, the pass over the cells, progress, signals."""
+"""One evaluation: plan, producing and prefetching samples, running the cells, progress, signals."""

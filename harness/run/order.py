@@ -1,7 +1,8 @@
-"""In which order prompts are sent, so that what they share at their beginnings is computed once and found again.
+"""The order in which prompts are sent, so that the engine computes a prefix that they share only once.
 
-Samples of a needle task share the haystack up to their first needle. Sent deepest first, each later prompt goes on from
-a prefix of the first one's haystack, and what is no longer needed is what the cache gives up first: its deepest blocks.
+The samples of a needle task share the haystack up to their first needle. When the prompt with the longest shared
+prefix is sent first, every later prompt starts with a prefix that is in the engine's cache. The cache evicts the last
+blocks of a prompt first, and in this order those are the blocks that no later prompt needs.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import numpy as np
 
 T = TypeVar("T")
 BLOCK = 16
-"""Tokens; what is shared counts in whole ones, as in vLLM's cache (whose blocks are at least as large)."""
+"""Tokens. Shared prefixes are counted in whole blocks, as in vLLM's cache (whose blocks are at least as large)."""
 FIRST_WINDOW, LARGEST_WINDOW = 1_000_000, 32_000_000
-"""Tokens: prompts are put in order in windows that grow, so that the engine does not wait for the first one, and that
-are never so large that they would not fit into memory (4 bytes a token, twice while they are put in order)."""
-WORTHWHILE = 0.1  # of a prompt must be shared, else its cell is sent as it comes
+"""Tokens. Prompts are ordered in windows that grow: the first is small, so that the engine soon has work; the largest
+fits into memory (4 bytes a token, twice that while prompts are ordered)."""
+MINIMUM_SHARE = 0.1
+"""Part of a prompt that must be shared; with less, the prompts of the cell keep their order."""
 
 
 def shared_tokens(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """For each prompt, how many of its first tokens some other one begins with too.
+    """For each prompt, the length of the longest prefix that it shares with another prompt, in tokens.
 
-    O(n log n) comparisons: in lexicographic order, the prompt that shares most with another stands beside it.
+    O(n log n) comparisons: in lexicographic order, a prompt is next to the one with which it shares most.
     """
     rows = [np.asarray(ids, dtype=np.uint32) for ids in prompts]
     order = sorted(range(len(rows)), key=[row.astype(">u4").tobytes() for row in rows].__getitem__)
@@ -38,12 +40,12 @@ def shared_tokens(prompts: Sequence[Sequence[int]]) -> list[int]:
 
 
 def deepest_first(prompts: Sequence[Sequence[int]]) -> list[int] | None:
-    """The order in which `prompts` should be sent, as positions; None where their order does not matter.
+    """The order in which to send `prompts`, as positions: longest shared prefix first, equal ones in the given order.
 
-    Equal depths keep the order they came in.
+    None when the order does not matter: too little is shared, or every prompt shares the same number of blocks.
     """
     shared = shared_tokens(prompts)
-    if not shared or max(shared) < WORTHWHILE * float(np.median([len(ids) for ids in prompts])):
+    if not shared or max(shared) < MINIMUM_SHARE * float(np.median([len(ids) for ids in prompts])):
         return None
     blocks = [tokens // BLOCK for tokens in shared]
     return None if len(set(blocks)) == 1 else sorted(range(len(blocks)), key=lambda i: -blocks[i])
@@ -55,10 +57,10 @@ def in_windows(
     first: int = FIRST_WINDOW,
     largest: int = LARGEST_WINDOW,
 ) -> Iterator[T]:
-    """`items`, deepest first within windows of `first` to `largest` tokens.
+    """`items`, ordered by `deepest_first` within windows of `first` to `largest` tokens.
 
-    `prompt`: an item's token ids, None for one that is handed on at once. Once a window shows that its prompts share
-    nothing worth while, all that follows is handed on as it comes.
+    `prompt`: the token ids of an item; None for an item that is yielded at once. After a window whose order does not
+    matter, all items that follow are yielded in their own order.
     """
     window: list[T] = []
     prompts: list[Sequence[int]] = []

@@ -1,6 +1,6 @@
-"""Progress on stderr: a bar for the plan and one for the cell, or plain lines where there is no terminal.
+"""Progress on stderr: one bar for the plan and one for the cell, or plain lines when stderr is not a terminal.
 
-Both rate and time left are in tokens: samples differ in cost by two orders of magnitude.
+Rate and time left are computed from tokens: the costs of samples differ by two orders of magnitude.
 """
 
 from __future__ import annotations
@@ -18,28 +18,27 @@ from harness.types import Cell
 if TYPE_CHECKING:
     from harness.run.plan import Plan
 
-_EVERY = 30.0  # seconds between plain lines
-_REFRESH = 0.1  # seconds between two drawings of the bars
+_LINE_INTERVAL = 30.0  # seconds between plain lines
+_DRAW_INTERVAL = 0.1  # seconds between two drawings of the bars
 
 
 class Progress:
-    """Counts what is done. `quiet`: nothing is printed. `clock`: seconds from any fixed point."""
+    """Counts and shows finished samples and tokens. `quiet`: print nothing. `clock`: seconds from any fixed point."""
 
     def __init__(self, plan: Plan, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.terminal = sys.stderr.isatty()
         self.quiet = quiet
-        self.cells = dict(plan.cells)  # samples planned
+        self.cells = dict(plan.cells)  # cell -> planned samples
         self.count, self.total = sum(plan.cells.values()), sum(plan.tokens.values())
-        self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}  # prompt tokens a sample
-        self.samples: Counter[Cell] = Counter()  # finished, those of earlier sessions included
-        self.done = self.fresh = 0.0  # prompt tokens by the plan's count: finished; of them in this session
+        self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}  # cell -> prompt tokens per sample
+        self.samples: Counter[Cell] = Counter()  # cell -> finished samples, those of earlier sessions included
+        # Prompt tokens as the plan counts them: of all finished samples, and of those finished in this session.
+        self.done = self.fresh = 0.0
         self.sent = 0  # prompt and answer tokens of this session, as they were
-        self.worked = (
-            0.0  # seconds spent answering: engine starts, and what was found finished, say nothing of the rate
-        )
-        self.last = self.spoken = self.clock()
-        self.shown = 0.0
+        self.worked = 0.0  # seconds of answering, without engine starts and cached samples: the rate is about these
+        self.last = self.last_line = self.clock()
+        self.last_drawn = 0.0
         self.plan_bar: tqdm | None = None
         self.cell_bar: tqdm | None = None
 
@@ -55,7 +54,7 @@ class Progress:
                 bar.close()
 
     def say(self, line: str) -> None:
-        """One line of news."""
+        """Print one line of text above the bars."""
         if self.quiet:
             return
         if self.plan_bar is not None:
@@ -64,16 +63,16 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def resume(self) -> None:
-        """Work goes on: the time since the last sample was spent otherwise (an engine was started)."""
+        """Leave the time since the last sample out of the rate: an engine was starting."""
         self.last = self.clock()
 
     def enter(self, cell: Cell) -> None:
-        """The stream has come to `cell`; samples of the one before may still be running."""
+        """The samples of `cell` come next; samples of the cell before may still be running."""
         if not self.samples:
             self._show(cell)
 
     def advance(self, cell: Cell, prompt_tokens: int, answer_tokens: int, *, reused: bool = False) -> None:
-        """One sample of `cell` is finished (or was found finished)."""
+        """Count one finished sample of `cell`. `reused`: an earlier session had finished it."""
         now = self.clock()
         planned = self.planned.get(cell, prompt_tokens)
         self.samples[cell] += 1
@@ -85,13 +84,13 @@ class Progress:
         self.last = now
         if self.plan_bar is not None:
             self._show(cell)
-        elif not self.quiet and now - self.spoken >= _EVERY:
-            self.spoken = now
+        elif not self.quiet and now - self.last_line >= _LINE_INTERVAL:
+            self.last_line = now
             share = min(1.0, self.done / max(self.total, 1))
             print(f"{share:.0%} of the tokens, {self.standing()}", file=sys.stderr, flush=True)
 
     def standing(self) -> str:
-        """ "120/240 samples, 5,310 tokens/s, about 12 min left"; no rate before this session has one."""
+        """For example "120/240 samples, 5,310 tokens/s, about 12 min left"; without a rate at the start."""
         text = f"{self.samples.total():,}/{self.count:,} samples"
         if self.fresh and self.worked > 0:
             left = max(0.0, self.total - self.done) / self.fresh * self.worked
@@ -110,14 +109,14 @@ class Progress:
         self.plan_bar.unit = self.standing()
         self.plan_bar.n = min(self.done, max(self.total, 1))
         now = self.clock()
-        if now - self.shown >= _REFRESH or self.samples.total() == self.count:
-            self.shown = now
+        if now - self.last_drawn >= _DRAW_INTERVAL or self.samples.total() == self.count:
+            self.last_drawn = now
             self.plan_bar.refresh()
             self.cell_bar.refresh()
 
 
 def _bar(title: str, total: int, position: int) -> tqdm:
-    """A bar whose words at the right are its `unit`: tqdm's own rate and time left know nothing of tokens."""
+    """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike."""
     return tqdm(
         total=total,
         desc=title,
@@ -131,7 +130,7 @@ def _bar(title: str, total: int, position: int) -> tqdm:
 
 
 def duration(seconds: float) -> str:
-    """A duration as people say it: "40 s", "12 min", "3 h 20 min"."""
+    """A duration in words: "40 s", "12 min", "3 h 20 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,6 +1,7 @@
-"""Ctrl-C and its relatives: the first signal ends a run in order, the second, or a long silence, at once.
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first signal shuts a run down in order; a second one ends it at once.
 
-Ending at once is safe: what is finished is on disk, and no engine outlives us (`harness.gated.watchdog`).
+A run that has not shut down after `GRACE` seconds ends at once too. That is safe: finished samples are on disk, and an
+engine ends when its parent process does (`harness.gated.watchdog`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, NoReturn
 
-GRACE = 30.0  # seconds in which an orderly end must be reached: an engine's shutdown takes up to ten
+GRACE = 30.0  # seconds for an orderly shutdown; the shutdown of an engine takes up to 10
 _NAMES = {signal.SIGINT: "Ctrl-C"}
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked us to end. `code` is the exit status that shells expect: 130 for Ctrl-C, 143 for SIGTERM."""
+    """A signal ended the run. `code`: the exit status that shells expect, 130 for Ctrl-C, 143 for SIGTERM."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -30,37 +31,38 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stopping(last_words: Callable[[str], str]) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into `Stopped`, raised where the main thread is.
+    """Within this context, SIGINT, SIGTERM and SIGHUP raise `Stopped` in the main thread.
 
-    `last_words`: what to print, given the signal's name, when the process ends at once: at a second signal, or after
-    `GRACE` seconds, since a library may swallow the exception (an import that is interrupted does). Engines started
-    within never see the terminal's Ctrl-C: they are ours to stop. A signal that is ignored already (nohup, a shell's
-    background job) stays ignored. Outside the main thread nothing is changed: signals are not a thread's to handle.
+    `last_words`: takes the signal's name; returns what to print when the process ends at once, at a second signal or
+    after `GRACE` seconds (a library may swallow the exception; an interrupted import does). Engines that start within
+    the context do not receive the terminal's Ctrl-C: this process stops them. A signal that is ignored already (nohup,
+    a shell's background job) stays ignored. Outside the main thread this changes nothing: only the main thread can
+    handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen: list[Stopped] = []
+    received: list[Stopped] = []
 
     def end_at_once() -> NoReturn:
-        with contextlib.suppress(Exception):  # whatever the words need may be what hangs
-            _say(last_words(seen[0].name))
-        os._exit(seen[0].code)
+        with contextlib.suppress(Exception):  # what `last_words` needs may be what hangs
+            _print_unbuffered(last_words(received[0].name))
+        os._exit(received[0].code)
 
     def handle(signum: int, frame: FrameType | None) -> None:
-        seen.append(Stopped(signum))
-        if len(seen) > 1:
+        received.append(Stopped(signum))
+        if len(received) > 1:
             end_at_once()
-        _say(f"\n{seen[0].name}: stopping; once more to stop at once")
+        _print_unbuffered(f"\n{received[0].name}: stopping; once more to stop at once")
         timer.start()
-        raise seen[0]
+        raise received[0]
 
     timer = threading.Timer(GRACE, end_at_once)
     timer.daemon = True
     signals = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
     before = {s: signal.signal(s, handle) for s in signals}
     try:
-        with _deaf_children():
+        with _sigint_blocked_in_children():
             yield
     finally:
         timer.cancel()
@@ -69,30 +71,31 @@ def stopping(last_words: Callable[[str], str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes that multiprocessing starts meanwhile have SIGINT blocked, and so has whatever they start.
+def _sigint_blocked_in_children() -> Iterator[None]:
+    """Within this context, processes that multiprocessing starts have SIGINT blocked, and so have their children.
 
-    A terminal sends Ctrl-C to all processes in front of it. An engine that hears it aborts its requests, or dies in
-    an import with a traceback, before we have asked it to. Blocked, not ignored: vLLM installs handlers of its own.
+    A terminal sends Ctrl-C to all its foreground processes. An engine that receives it aborts its requests, or dies in
+    an import with a traceback, before this process shuts it down. Blocked and not ignored, because vLLM installs
+    handlers of its own.
     """
     start = BaseProcess.start
 
-    def start_deaf(process: Any) -> None:
-        resource_tracker.ensure_running()  # started by `start` otherwise, and then it unblocks SIGINT
+    def start_blocked(process: Any) -> None:
+        resource_tracker.ensure_running()  # `start` would start it, and that unblocks SIGINT
         old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             start(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
-    BaseProcess.start = start_deaf  # type: ignore[method-assign, assignment]
+    BaseProcess.start = start_blocked  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         BaseProcess.start = start  # type: ignore[method-assign]
 
 
-def _say(line: str) -> None:
-    """A line on stderr past Python's buffers, which the interrupted code may be in the middle of."""
+def _print_unbuffered(line: str) -> None:
+    """Write a line to stderr without Python's buffers: the interrupted code may be writing to them."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())

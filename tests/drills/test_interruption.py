@@ -1,7 +1,7 @@
-"""Real runs that are ended by force: kill -9 at any instant, Ctrl-C, SIGTERM, a full disk, a read-only directory.
+"""Runs that end by force: kill -9 at any instant, Ctrl-C, SIGTERM, a full disk, a read-only directory.
 
 `GATEDEVAL_DRILL_CONFIG` names another config for the kill drill (its models are built beforehand; it is run from the
-repository's root), `GATEDEVAL_DRILL_SEED` another seed for its instants, `GATEDEVAL_DRILL_KILLS` another number.
+repository's root), `GATEDEVAL_DRILL_SEED` another seed for its instants, `GATEDEVAL_DRILL_KILLS` their number.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ benchmarks:
   - {ruler: [niah_single_1, fwe], lengths: [512, 768], samples: 8}
 engine: {dtype: float32, enforce_eager: true, max_num_seqs: 4}
 """
-# One thread is the fastest for so small a model, and on a busy machine two would wait for one another.
-CALM = {"VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0)))}
+# One thread: the fastest for so small a model, and on a busy machine two threads would wait for one another.
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0)))}
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +56,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nobody_stays() -> Iterator[None]:
-    """A test that fails must not leave its run behind."""
+def no_session_survives() -> Iterator[None]:
+    """A failed test must not leave its run behind."""
     yield
-    for session in Session.begun:
+    for session in Session.started:
         if session.process.poll() is None:
             os.killpg(session.process.pid, signal.SIGKILL)
             session.process.wait()
-    Session.begun.clear()
+    Session.started.clear()
 
 
 class Session:
     """One `gatedeval run` in a process group of its own."""
 
-    begun: ClassVar[list[Session]] = []
+    started: ClassVar[list[Session]] = []
 
     def __init__(self, cwd: Path, *arguments: str, run: Path, log: Path | None = None) -> None:
         """`run`: the run directory. `log`: folder for what the process prints, by default the run's parent."""
@@ -80,13 +80,13 @@ class Session:
             self.process = subprocess.Popen(
                 [sys.executable, str(ROOT / "cli.py"), "run", *arguments, "-o", str(run)],
                 cwd=cwd,
-                env={**os.environ, **CALM},
+                env={**os.environ, **ONE_THREAD},
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background job
             )
-        Session.begun.append(self)
+        Session.started.append(self)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float = STARTED) -> bool:
         """Whether `condition` came true before the process ended or time was up."""
@@ -117,12 +117,12 @@ def line_count(run: Path) -> int:
     return sum(file.read_bytes().count(b"\n") for file in (run / "samples").glob("*.jsonl"))
 
 
-def left_behind(session: int, patience: float = 30.0) -> list[str]:
-    """Processes of a session (the process id of its leader) that are still there after a while.
+def left_behind(session: int, timeout: float = 30.0) -> list[str]:
+    """Processes of a session (named by its leader's process id) that are still alive after `timeout` seconds.
 
-    Not by a variable in their environment: vLLM's processes write their titles over it.
+    They are not identified by an environment variable, because vLLM's processes overwrite it with their titles.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     while True:
         alive = []
         for process in psutil.process_iter():
@@ -140,7 +140,7 @@ def left_behind(session: int, patience: float = 30.0) -> list[str]:
 @pytest.mark.engine
 @pytest.mark.parametrize("delay", [0, 4])
 def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Path, delay: float) -> None:
-    """At its first instant, and about when it says hello: it must not wait for a dead parent."""
+    """At the engine's first instant, and during the startup handshake, in which it must not wait for a dead parent."""
     session = Session(folder, "drill.yaml", run=folder / f"starting-{delay}")
 
     def started() -> bool:
@@ -154,15 +154,15 @@ def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Pa
     time.sleep(delay)
     session.process.kill()
     session.end()
-    assert left_behind(session.process.pid, patience=120) == []  # ends a second after its imports
+    assert left_behind(session.process.pid, timeout=120) == []  # it ends a second after its imports
 
 
 # ------------------------------------------------------------------------------------------------ Ctrl-C, SIGTERM
 
 
 @pytest.mark.engine
-def test_ctrl_c_on_a_terminal_ends_in_order(folder: Path) -> None:
-    """As a person sees it: two bars, Ctrl-C, what is done and how to go on; nothing else, and nobody left behind."""
+def test_ctrl_c_on_a_terminal_shuts_down_in_order(folder: Path) -> None:
+    """The screen: two bars, Ctrl-C, what is finished and how to resume, nothing else. No process survives."""
     run, typed, leader = folder / "ctrl-c", [], []
 
     def keys(screen: list[str]) -> bytes:
@@ -173,7 +173,7 @@ def test_ctrl_c_on_a_terminal_ends_in_order(folder: Path) -> None:
 
     screens, code = in_terminal(
         [str(ROOT / "cli.py"), "run", "drill.yaml", "-o", str(run)],
-        cwd=folder, columns=300, env=CALM, keys=keys, started=leader.append,
+        cwd=folder, columns=300, env=ONE_THREAD, keys=keys, started=leader.append,
     )  # fmt: skip
     text = "\n".join(screens[-1])
     assert code == 130, text
@@ -181,9 +181,9 @@ def test_ctrl_c_on_a_terminal_ends_in_order(folder: Path) -> None:
     assert re.search(r"^baseline, native, \w+ \d+ +\d+%\|.*\| \d/8$", "\n".join(typed[0]), re.MULTILINE), (
         "the cell's bar"
     )
-    said = re.search(r"interrupted by Ctrl-C: (\d+) of 128 samples are finished and kept in (\S+)\. Go on with:", text)
-    assert said is not None, text
-    assert (int(said[1]), Path(said[2])) == (line_count(run), run)
+    kept = re.search(r"interrupted by Ctrl-C: (\d+) of 128 samples are finished and kept in (\S+)\. Go on with:", text)
+    assert kept is not None, text
+    assert (int(kept[1]), Path(kept[2])) == (line_count(run), run)
     assert f"  gatedeval run drill.yaml -o {run}" in screens[-1]
     assert "once more to stop at once" in text
     assert "Traceback" not in text
@@ -195,7 +195,7 @@ def test_ctrl_c_on_a_terminal_ends_in_order(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_sigterm_to_the_group_and_a_second_ctrl_c(folder: Path) -> None:
-    """A batch system signals all processes at once, an impatient person twice; then the same command goes on."""
+    """SIGTERM to all processes, as a batch system sends it; Ctrl-C twice; then the same command finishes the run."""
     run = folder / "terminated"
     for signals, code, name in (([signal.SIGTERM], 143, "SIGTERM"), ([signal.SIGINT, signal.SIGINT], 130, "Ctrl-C")):
         session, before = Session(folder, "drill.yaml", run=run), line_count(run)
@@ -215,12 +215,12 @@ def test_sigterm_to_the_group_and_a_second_ctrl_c(folder: Path) -> None:
     assert line_count(run) == 128
 
 
-# ------------------------------------------------------------------------------------------------ disks that refuse
+# ------------------------------------------------------------------------------------------------ disks that fail
 
 
 @contextlib.contextmanager
 def small_disk(place: Path, *options: str) -> Iterator[Path]:
-    """A file system of its own; skips where this user may not mount one."""
+    """Mount a small file system; skips the test if this user may not."""
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", *options, "tmpfs", str(place)], capture_output=True, text=True)
     if mounted.returncode:
@@ -232,7 +232,7 @@ def small_disk(place: Path, *options: str) -> Iterator[Path]:
 
 
 def one_error(session: Session) -> str:
-    """The one message of a run that was refused, with exit status 2."""
+    """The one error message of a run that ended with exit status 2."""
     assert session.end() == 2, session.stderr[-3000:]
     assert "Traceback" not in session.stderr
     assert session.stdout == ""
@@ -275,24 +275,24 @@ def test_a_read_only_directory(folder: Path, tmp_path: Path) -> None:
         assert "starting vLLM" not in session.stderr, "refused before a model is loaded"
 
 
-# ------------------------------------------------------------------------------------------------ the drill
+# ------------------------------------------------------------------------------------------------ 20 kills
 
 
 def drill(cwd: Path, config: str, work: Path, seed: int, kills: int = 20) -> dict[str, Any]:
-    """Kill `config`'s run `kills` times at random instants, each followed by the same command; then let it finish.
+    """Start the run of `config` and kill it, `kills` times at random instants; then let it finish.
 
-    A third of the kills hits what comes before the first sample, or what comes after the last; the others fall while
-    samples run. Half of them hit the parent alone, the other half its whole process group.
+    A third of the kills falls before the first sample or after the last one, the others while samples run. Half of the
+    kills hit the parent alone, the other half its whole process group.
     """
     chance, run = random.Random(seed), work / "killed" / "run"
-    story: list[str] = []
+    history: list[str] = []
     for n in range(kills):
         before = line_count(run)
         complete = before > 0 and len(set(Store.read(run).finished())) == 1
         phase = "end" if complete else "start" if n % 5 == 4 else "samples"
         session = Session(cwd, config, run=run)
         if phase == "samples":
-            session.wait_for(lambda: session.lines() > before)  # noqa: B023  # asked within the round
+            session.wait_for(lambda: session.lines() > before)  # noqa: B023  # called within the round
             time.sleep(chance.random() * 3)
         else:
             time.sleep(chance.random() * (6 if complete else 25))
@@ -305,21 +305,22 @@ def drill(cwd: Path, config: str, work: Path, seed: int, kills: int = 20) -> dic
         session.end()
         orphans = left_behind(session.process.pid)
         whom = "the parent alone" if alone else "the group"
-        story.append(f"{n + 1}: {phase}, {whom}, {before} -> {session.lines()} lines" + ("" if hit else ": was over"))
-        print(story[-1], flush=True)
-        assert not orphans, f"{story[-1]}: left behind {orphans}"
+        history.append(f"{n + 1}: {phase}, {whom}, {before} -> {session.lines()} lines" + ("" if hit else ": was over"))
+        print(history[-1], flush=True)
+        assert not orphans, f"{history[-1]}: left behind {orphans}"
         assert "Traceback" not in session.stderr, session.stderr[-3000:]
     before = line_count(run)
     last = Session(cwd, config, run=run)
     assert last.end(3000) == 0, last.stderr[-3000:]
-    return {"run": run, "before": before, "last": last, "story": story, "hit": sum("over" not in s for s in story)}
+    hits = sum("was over" not in line for line in history)
+    return {"run": run, "before": before, "last": last, "hits": hits}
 
 
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_killed_at_twenty_random_instants_the_table_is_the_same_byte_for_byte(folder: Path, tmp_path: Path) -> None:
-    """Issue 5's first acceptance: no sample lost or doubled, at most those in flight asked again, the same table."""
+    """No sample is lost or doubled, at most those in flight are answered again, and the table is the same."""
     seed = int(os.environ.get("GATEDEVAL_DRILL_SEED", "20261129"))
     config = os.environ.get("GATEDEVAL_DRILL_CONFIG")
     cwd, name = (ROOT, str(Path(config).resolve())) if config else (folder, "drill.yaml")
@@ -329,7 +330,7 @@ def test_killed_at_twenty_random_instants_the_table_is_the_same_byte_for_byte(fo
     kills = int(os.environ.get("GATEDEVAL_DRILL_KILLS", "20"))
     done = drill(cwd, name, tmp_path, seed, kills)
     run, last = done["run"], done["last"]
-    assert done["hit"] >= 0.75 * kills, "too many kills came too late: the drill proves little"
+    assert done["hits"] >= 0.75 * kills, "too many kills came too late: the drill proves little"
 
     assert last.stdout == whole.stdout
     for style, fmt in (("table5", "md"), ("table5", "csv"), ("tasks", "csv"), ("tasks", "json"), ("table5", "latex")):
@@ -343,9 +344,9 @@ def test_killed_at_twenty_random_instants_the_table_is_the_same_byte_for_byte(fo
         assert len({line["id"] for line in there}) == len(there) == len(wanted), f"{cell}: doubled or lost"
         assert {(x["id"], x["hash"]) for x in there} == {(x["id"], x["hash"]) for x in wanted}
         planned += len(wanted)
-    said = re.search(r"(\d+) samples answered, (\d+) found finished", last.stderr)
-    assert said is not None
-    assert [int(n) for n in said.groups()] == [planned - done["before"], done["before"]], "finished samples asked again"
+    counts = re.search(r"(\d+) samples answered, (\d+) found finished", last.stderr)
+    assert counts is not None
+    assert [int(n) for n in counts.groups()] == [planned - done["before"], done["before"]], "finished ones sent again"
     assert not list(run.rglob("*.tmp")), "a temporary file was left behind"
 
 

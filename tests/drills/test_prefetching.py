@@ -1,4 +1,4 @@
-"""Samples made ahead in a process of their own, and the order in which they are sent (no engine)."""
+"""Samples produced ahead of the engine by another process, and the order in which they are sent (no engine)."""
 
 from __future__ import annotations
 
@@ -60,17 +60,23 @@ def plan(tiny: Path, *benchmarks: dict[str, Any], length: int = 2048, **more: An
 NEEDLES = {"ruler": ["niah_single_1", "fwe"], "lengths": [512, 1024], "samples": 6}
 
 
-def work(made: Plan, known: dict[Cell, dict[str, set[str]]] | None = None) -> Assignment:
-    return Assignment("a", "c", tuple(made.cells), "fingerprint", known or {})
+def all_cells(made: Plan, answered: dict[Cell, dict[str, set[str]]] | None = None) -> Assignment:
+    """The assignment of every cell of a plan with one model and one setting."""
+    return Assignment("a", "c", tuple(made.cells), "fingerprint", answered or {})
 
 
-def facts(event: Event | None) -> Any:
-    """What an event says, in a form that can be compared."""
+def comparable(event: Event | None) -> Any:
+    """The content of an event in a form that can be compared with `==`."""
     if isinstance(event, SampleRequest):
         request = event.request
         ids = list(request.ids) if isinstance(request, Prompt) else request.options
         return event.cell, event.id, ids, event.hash, event.prompt_hash, event.excerpt, event.extra, event.replaces
     return event
+
+
+def hashes(made: Plan) -> dict[Cell, dict[str, str]]:
+    """Cell -> sample id -> content hash."""
+    return {e.cell: e.hashes for e in produce(made, all_cells(made)) if isinstance(e, CellFinished)}
 
 
 # --- order --------------------------------------------------------------------------------------------------------
@@ -81,11 +87,11 @@ def common(a: list[int], b: list[int]) -> int:
 
 
 def haystacks(depths: list[int], length: int = 400) -> list[list[int]]:
-    """Prompts of one haystack that part from it at a needle of their own."""
+    """Prompts over one haystack; prompt i has its own needle at depths[i]."""
     return [[*range(depth), 100_000 + i, *range(depth, length)] for i, depth in enumerate(depths)]
 
 
-def test_shared_tokens_are_those_of_the_nearest_other_prompt() -> None:
+def test_shared_tokens_equals_a_comparison_of_all_pairs() -> None:
     rng = random.Random(1)
     for _ in range(50):
         prompts = [[rng.randint(0, 2) for _ in range(rng.randint(1, 12))] for _ in range(rng.randint(2, 9))]
@@ -96,26 +102,27 @@ def test_shared_tokens_are_those_of_the_nearest_other_prompt() -> None:
     assert shared_tokens([[70000, 1], [70000, 2], [5]]) == [1, 1, 0]  # ids beyond 16 bits, compared as numbers
 
 
-def test_deepest_first_is_the_order_of_the_needles() -> None:
+def test_deepest_first_orders_by_the_depth_of_the_needles() -> None:
     depths = [40, 360, 200, 280, 120, 320]
     order = deepest_first(haystacks(depths))
     assert order is not None
-    # the deepest two share the same: up to the second's needle
+    # the two deepest share the same prefix, up to the needle of the second
     assert set(order[:2]) == {1, 5}
     assert order[2:] == [3, 2, 4, 0]
 
 
-def test_no_order_where_nothing_worth_while_is_shared() -> None:
-    assert deepest_first([[i, *range(400)] for i in range(8)]) is None  # nothing
-    assert deepest_first([[*range(20), i, *range(400)] for i in range(8)]) is None  # a template's head
-    assert deepest_first([[*range(300), 1000 + i] for i in range(8)]) is None  # all the same: a few-shot prefix
+def test_no_order_when_too_little_or_the_same_is_shared() -> None:
+    assert deepest_first([[i, *range(400)] for i in range(8)]) is None  # nothing is shared
+    assert deepest_first([[*range(20), i, *range(400)] for i in range(8)]) is None  # 20 tokens of a chat template
+    assert deepest_first([[*range(300), 1000 + i] for i in range(8)]) is None  # all share the same: a few-shot prefix
     assert deepest_first([]) is None
     assert deepest_first([[1, 2, 3]]) is None
 
 
 def computed(prompts: list[list[int]], blocks: int, size: int = BLOCK) -> int:
-    """Tokens that an engine computes which answers one prompt after the other and keeps `blocks` blocks, the least
-    recently used (of one prompt: its deepest) given up first.
+    """Tokens that a simulated engine computes: one prompt after the other, with a prefix cache of `blocks` blocks.
+
+    The least recently used block is evicted first; of one prompt, its last block.
     """
     kept: dict[tuple[int, ...], None] = {}
     total = 0
@@ -133,8 +140,8 @@ def computed(prompts: list[list[int]], blocks: int, size: int = BLOCK) -> int:
     return total
 
 
-def test_deepest_first_computes_least_and_needs_the_smallest_cache() -> None:
-    """With room for everything any order finds the same; where the cache is tight, only this order still does."""
+def test_deepest_first_computes_least_with_the_smallest_cache() -> None:
+    """With a large cache every order finds the same prefixes; with a small one, only this order does."""
     rng = random.Random(3)
     prompts = haystacks([rng.randrange(0, 1600, 40) for _ in range(16)], 1600)
     order = deepest_first(prompts)
@@ -149,7 +156,7 @@ def test_deepest_first_computes_least_and_needs_the_smallest_cache() -> None:
     assert best <= 0.65 * sum(map(len, prompts))
 
 
-def test_windows_hand_on_every_item_once_and_grow() -> None:
+def test_windows_yield_every_item_once_and_grow() -> None:
     prompts = haystacks([(37 * i) % 380 for i in range(60)])
     taken = list(in_windows(enumerate(prompts), lambda item: item[1], first=2000, largest=8000))
     assert sorted(i for i, _ in taken) == list(range(60))
@@ -158,40 +165,37 @@ def test_windows_hand_on_every_item_once_and_grow() -> None:
     source = iter(enumerate(prompts))
     first = next(in_windows(source, lambda item: item[1], first=2000, largest=8000))
     assert first[0] < 5
-    assert next(source)[0] == 5  # nothing beyond the window was made
+    assert next(source)[0] == 5  # nothing beyond the first window was read
 
 
-def test_windows_end_where_they_do_not_help() -> None:
+def test_windows_end_when_the_order_does_not_matter() -> None:
     source = iter([(i, [i] * 100) for i in range(50)])
     stream = in_windows(source, lambda item: item[1], first=1000, largest=8000)
     assert [next(stream)[0] for _ in range(15)] == list(range(15))
     assert next(source)[0] == 15  # one by one after the first window
 
 
-# --- making -------------------------------------------------------------------------------------------------------
+# --- producing ----------------------------------------------------------------------------------------------------
 
 
 def test_order_changes_neither_ids_nor_prompts_nor_hashes(tiny: Path) -> None:
     ordered, plain = plan(tiny, NEEDLES), plan(tiny, NEEDLES, engine={"prefix_caching": False})
-    streams = [[e for e in produce(p, work(p)) if isinstance(e, SampleRequest)] for p in (ordered, plain)]
+    streams = [[e for e in produce(p, all_cells(p)) if isinstance(e, SampleRequest)] for p in (ordered, plain)]
     ids = [[(e.cell, e.id) for e in stream] for stream in streams]
     assert ids[0] != ids[1]
-    assert ids[1] == [(c, str(n)) for c in plain.cells for n in range(6)]  # off: as they come
-    assert [i for c, i in ids[0] if c.task == "fwe"] == [i for c, i in ids[1] if c.task == "fwe"]  # nothing to gain
-    by_id = [{(e.cell, e.id): facts(e) for e in stream} for stream in streams]
+    assert ids[1] == [(c, str(n)) for c in plain.cells for n in range(6)]  # without the prefix cache: by id
+    assert [i for c, i in ids[0] if c.task == "fwe"] == [i for c, i in ids[1] if c.task == "fwe"]  # fwe shares nothing
+    by_id = [{(e.cell, e.id): comparable(e) for e in stream} for stream in streams]
     assert by_id[0] == by_id[1]
-    done = [{e.cell: e.hashes for e in produce(p, work(p)) if isinstance(e, CellFinished)} for p in (ordered, plain)]
-    assert done[0] == done[1]
+    assert hashes(ordered) == hashes(plain)
 
 
-def test_what_the_run_holds_is_not_asked_again(tiny: Path) -> None:
+def test_samples_with_an_answer_are_cached_and_not_pending(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
-    hashes = {e.cell: e.hashes for e in produce(made, work(made)) if isinstance(e, CellFinished)}
-    cell = next(iter(hashes))
-    known = {cell: {"0": {hashes[cell]["0"]}, "1": {"of another prompt"}}}
-    events = [
-        e for e in produce(made, work(made, known)) if isinstance(e, SampleRequest | SampleCached) and e.cell == cell
-    ]
+    known = hashes(made)
+    cell = next(iter(known))
+    answered = {cell: {"0": {known[cell]["0"]}, "1": {"of another prompt"}}}
+    events = [e for e in produce(made, all_cells(made, answered)) if e.cell == cell]
     assert [type(e) for e in events].count(SampleCached) == 1
     assert {e.id: e.replaces for e in events if isinstance(e, SampleRequest)} == {
         "1": True, "2": False, "3": False, "4": False, "5": False,
@@ -199,7 +203,7 @@ def test_what_the_run_holds_is_not_asked_again(tiny: Path) -> None:
 
 
 def test_nothing_is_encoded_twice(tiny: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One encode a prompt; one for a question's context and one for each of its options."""
+    """One encoding per prompt; for a question, one of its context and one per option."""
     made = plan(
         tiny, NEEDLES, {"mmlu": {"subjects": ["anatomy"], "samples": 5}}, data=str(shared / "data"), length=8192
     )
@@ -211,7 +215,7 @@ def test_nothing_is_encoded_twice(tiny: Path, shared: Path, monkeypatch: pytest.
         return encode(self, text, special=special)
 
     monkeypatch.setattr(Tokenizer, "encode", counted)
-    events = [e for e in produce(made, work(made)) if isinstance(e, SampleRequest)]
+    events = [e for e in produce(made, all_cells(made)) if isinstance(e, SampleRequest)]
     prompts = [e for e in events if isinstance(e.request, Prompt)]
     questions = [e for e in events if not isinstance(e.request, Prompt)]
     assert (len(prompts), len(questions)) == (24, 5)
@@ -250,29 +254,29 @@ def gone(pid: int, seconds: float = 60) -> bool:
     return not alive(pid)
 
 
-def test_the_process_yields_what_is_made_here_and_ends_with_the_feed(tiny: Path) -> None:
-    """The same events, also when they are polled, when only one prompt may wait, and for a second work."""
+def test_the_process_yields_the_same_events_and_ends_with_the_prefetcher(tiny: Path) -> None:
+    """The same as `produce` here; also when polled, with room for one prompt, and for a second assignment."""
     made = plan(tiny, NEEDLES)
-    here = [facts(e) for e in produce(made, work(made))]
+    here = [comparable(e) for e in produce(made, all_cells(made))]
     with Prefetcher(made, ahead=1) as prefetcher:
-        assert [facts(e) for e in prefetcher.events(work(made))] == here
+        assert [comparable(e) for e in prefetcher.events(all_cells(made))] == here
         pid = prefetcher.pid
-        second = work(made)
+        second = all_cells(made)
         prefetcher.prefetch(second)
         polled = [e for e in prefetcher.events(second, busy=lambda: True) if e is not None]
-        assert [facts(e) for e in polled] == here
+        assert [comparable(e) for e in polled] == here
         assert prefetcher.pid == pid
-        owed = next(e for e in polled if isinstance(e, SampleRequest))
-        assert owed.score(None, owed.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
+        sample = next(e for e in polled if isinstance(e, SampleRequest))
+        assert sample.score(None, sample.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
     assert prefetcher.pid is None
     assert pid is not None
     assert not alive(pid)
 
 
-def test_a_killed_process_breaks_its_cell_and_the_others_are_made(tiny: Path) -> None:
+def test_a_killed_process_fails_its_cell_and_another_produces_the_rest(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
     with Prefetcher(made, ahead=1) as prefetcher:
-        stream = prefetcher.events(work(made))
+        stream = prefetcher.events(all_cells(made))
         first = next(stream)
         assert isinstance(first, CellStarted)
         pid = prefetcher.pid
@@ -281,28 +285,28 @@ def test_a_killed_process_breaks_its_cell_and_the_others_are_made(tiny: Path) ->
         events = [e for e in stream if e is not None]
     ends = {e.cell: e for e in events if isinstance(e, CellFinished | CellFailed)}
     assert list(ends) == list(made.cells)
-    broken = [e for e in ends.values() if isinstance(e, CellFailed)]
-    assert 1 <= len(broken) < len(ends)
-    assert "died (signal 9); run again" in broken[0].error
+    failed = [e for e in ends.values() if isinstance(e, CellFailed)]
+    assert 1 <= len(failed) < len(ends)
+    assert "died (signal 9); run again" in failed[0].error
 
 
-def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(tiny: Path) -> None:
-    """A length too small for one task breaks that cell; a caller who stops in the middle of a full pipe is not held."""
+def test_an_error_fails_its_cell_and_a_cancelled_assignment_leaves_no_process(tiny: Path) -> None:
+    """A length that is too small for one task fails that cell. A caller can stop while the pipe is full."""
     made = plan(tiny, {"ruler": ["vt", "fwe"], "lengths": [300], "samples": 2})
     assert made.refusals
     made.cells = {Cell("a", "c", "ruler", task, 300): 2 for task in ("vt", "fwe")}
-    here = [facts(e) for e in produce(made, work(made))]
+    here = [comparable(e) for e in produce(made, all_cells(made))]
     with Prefetcher(made) as prefetcher:
-        events = [facts(e) for e in prefetcher.events(work(made))]
+        events = [comparable(e) for e in prefetcher.events(all_cells(made))]
         assert events == here
-        [broken] = [e for e in events if isinstance(e, CellFailed)]
-        assert broken.cell.task == "vt"
-        assert "vt at length 300" in broken.error
+        [failed] = [e for e in events if isinstance(e, CellFailed)]
+        assert failed.cell.task == "vt"
+        assert "vt at length 300" in failed.error
         pid = prefetcher.pid
         many = plan(tiny, {"ruler": ["fwe"], "lengths": [2048], "samples": 2000})
         prefetcher.plan = many
         prefetcher.close()
-        stream = prefetcher.events(work(many))
+        stream = prefetcher.events(all_cells(many))
         assert isinstance(next(stream), CellStarted)
         second = prefetcher.pid
         stream.close()  # type: ignore[attr-defined]
@@ -312,7 +316,7 @@ def test_errors_come_back_for_the_same_cell_and_given_up_work_leaves_no_process(
         assert not alive(number)
 
 
-def test_a_bug_is_told_with_its_traceback(tiny: Path) -> None:
+def test_a_bug_raises_an_error_with_the_traceback(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
     with Prefetcher(made) as prefetcher:
         nowhere = Assignment("a", "no such setting", tuple(made.cells), "f", {})
@@ -321,14 +325,14 @@ def test_a_bug_is_told_with_its_traceback(tiny: Path) -> None:
         assert prefetcher.pid is None
 
 
-def test_the_process_ends_with_its_parent_however_that_dies(tiny: Path) -> None:
+def test_the_process_ends_when_its_parent_is_killed(tiny: Path) -> None:
     script = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from tests.drills.test_prefetching import Prefetcher, NEEDLES, Path, plan, work
+from tests.drills.test_prefetching import Prefetcher, NEEDLES, Path, all_cells, plan
 made = plan(Path({str(tiny)!r}), NEEDLES)
 prefetcher = Prefetcher(made, ahead=1)
-stream = prefetcher.events(work(made))
+stream = prefetcher.events(all_cells(made))
 next(stream)
 print(prefetcher.pid, flush=True)
 time.sleep(600)
@@ -343,7 +347,7 @@ time.sleep(600)
 
 
 class _Live:
-    """What cannot be sent from process to process."""
+    """An object that cannot be pickled."""
 
     def __reduce__(self) -> Any:
         raise TypeError("a live object")
@@ -351,7 +355,7 @@ class _Live:
 
 def test_a_cell_that_cannot_be_pickled_is_left_to_the_parent(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
-    events = list(produce(made, work(made)))
+    events = list(produce(made, all_cells(made)))
     unpicklable = next(iter(made.cells))
     for event in events:
         if isinstance(event, SampleRequest) and event.cell == unpicklable:
@@ -366,7 +370,7 @@ def test_a_cell_that_cannot_be_pickled_is_left_to_the_parent(tiny: Path) -> None
 
 def test_a_later_sample_that_cannot_be_pickled_fails_its_cell(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
-    events = list(produce(made, work(made)))
+    events = list(produce(made, all_cells(made)))
     unpicklable = next(iter(made.cells))
     second = [e for e in events if isinstance(e, SampleRequest) and e.cell == unpicklable][1]
     second.extra["live"] = _Live()
@@ -379,15 +383,15 @@ def test_a_later_sample_that_cannot_be_pickled_fails_its_cell(tiny: Path) -> Non
 
 @pytest.mark.slow
 def test_500_prompts_of_128k_stream_in_less_than_a_gigabyte(tiny: Path) -> None:
-    """Both the process that makes them and the one that takes them, although a cell's prompts are put in order."""
+    """In the producing process and in the parent, although the prompts of a cell are ordered."""
     script = f"""
 import resource, sys
 sys.path.insert(0, {str(ROOT)!r})
-from tests.drills.test_prefetching import Prefetcher, Path, SampleRequest, plan, work
+from tests.drills.test_prefetching import Prefetcher, Path, SampleRequest, all_cells, plan
 made = plan(Path({str(tiny)!r}), {{"ruler": ["niah_single_1"], "lengths": [131072], "samples": 500}}, length=131072)
 taken = largest = 0
 with Prefetcher(made) as prefetcher:
-    for event in prefetcher.events(work(made)):
+    for event in prefetcher.events(all_cells(made)):
         if isinstance(event, SampleRequest):
             taken += event.prompt_tokens
             status = open(f"/proc/{{prefetcher.pid}}/status").read()
@@ -397,7 +401,7 @@ print(taken, largest * 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     tokens, child, parent = map(int, done.stdout.split())
-    print(f"{tokens:,} tokens; peak of the process that makes them {child / 1e6:.0f} MB, of ours {parent / 1e6:.0f} MB")
+    print(f"{tokens:,} tokens; peak of the producing process {child / 1e6:.0f} MB, of the parent {parent / 1e6:.0f} MB")
     assert tokens > 60e6
     assert child < 1e9
     assert parent < 1e9

@@ -1,4 +1,4 @@
-"""Signals to a process that works: an orderly end, an immediate one, and children that do not hear Ctrl-C."""
+"""Signals to a running process: an orderly shutdown, an immediate end, and children that do not receive Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from tests.support import ROOT
 
 WORKER = """
 import multiprocessing, os, sys, time
-from harness.run import signals as stopping
+from harness.run import signals
 from harness.gated.watchdog import ENGINE_OF, follow_parent
 from harness.run.signals import Stopped
+
+def say(line):
+    sys.stdout.write(line + "\\n")  # one write: two processes share this pipe
+    sys.stdout.flush()
 
 def child():
     follow_parent()
     blocked = int(next(x for x in open("/proc/self/status") if x.startswith("SigBlk")).split()[1], 16)
-    print("child hears Ctrl-C:", not blocked & 2, flush=True)
+    say(f"child receives Ctrl-C: {not blocked & 2}")
     time.sleep(60)
 
 def work(stubborn):
     while True:
         try:
-            print("working", flush=True)
+            say("working")
             time.sleep(60)
         except KeyboardInterrupt:
             if not stubborn:
@@ -37,23 +41,23 @@ def work(stubborn):
 
 if __name__ == "__main__":
     os.environ[ENGINE_OF] = str(os.getpid())
-    stopping.GRACE = float(sys.argv[2])
+    signals.GRACE = float(sys.argv[2])
     process = multiprocessing.get_context("spawn").Process(target=child, daemon=True)
     try:
-        with stopping.stopping(lambda name: f"last words after {name}"):
+        with signals.stopping(lambda name: f"last words after {name}"):
             process.start()
             while not process.is_alive(): pass
             time.sleep(0.1)
             work(stubborn=sys.argv[1] == "stubborn")
     except Stopped as stopped:
-        print("child alive:", process.is_alive(), flush=True)
-        print("in order after", stopped.name, file=sys.stderr)
+        say(f"child alive: {process.is_alive()}")
+        print("shut down in order after", stopped.name, file=sys.stderr)
         sys.exit(stopped.code)
 """
 
 
-def hear() -> None:
-    """A shell's background job, and so perhaps these tests, ignores Ctrl-C, and so would what it starts."""
+def receive_sigint() -> None:
+    """Undo the inherited state of a shell's background job, which ignores Ctrl-C; these tests may run in one."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -69,10 +73,10 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=hear,
+            preexec_fn=receive_sigint,
         )
         assert self.process.stdout is not None
-        assert {self.process.stdout.readline() for _ in range(2)} == {"working\n", "child hears Ctrl-C: False\n"}
+        assert {self.process.stdout.readline() for _ in range(2)} == {"working\n", "child receives Ctrl-C: False\n"}
 
     def group(self, signum: int) -> None:
         os.killpg(self.process.pid, signum)
@@ -86,16 +90,16 @@ class Worker:
     ("signum", "code", "name"),
     [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGHUP, 129, "SIGHUP")],
 )
-def test_the_first_signal_ends_in_order(tmp_path: Path, signum: int, code: int, name: str) -> None:
+def test_the_first_signal_shuts_down_in_order(tmp_path: Path, signum: int, code: int, name: str) -> None:
     worker = Worker(tmp_path, "willing")
     worker.process.send_signal(signum)
     status, _, err = worker.end()
     assert status == code
-    assert err.splitlines()[-2:] == [f"{name}: stopping; once more to stop at once", f"in order after {name}"]
+    assert err.splitlines()[-2:] == [f"{name}: stopping; once more to stop at once", f"shut down in order after {name}"]
     assert "Traceback" not in err
 
 
-def test_a_terminals_ctrl_c_leaves_the_children_to_us(tmp_path: Path) -> None:
+def test_ctrl_c_on_a_terminal_does_not_reach_the_children(tmp_path: Path) -> None:
     worker = Worker(tmp_path, "willing")
     worker.group(signal.SIGINT)
     status, out, err = worker.end()
@@ -108,7 +112,7 @@ def test_the_second_signal_ends_at_once(tmp_path: Path) -> None:
     worker = Worker(tmp_path, "stubborn")
     assert worker.process.stdout is not None
     worker.process.send_signal(signal.SIGINT)
-    assert worker.process.stdout.readline() == "working\n", "the first one was swallowed"
+    assert worker.process.stdout.readline() == "working\n", "the process swallowed the first signal"
     worker.process.send_signal(signal.SIGTERM)
     since = time.monotonic()
     status, _, err = worker.end()
@@ -116,14 +120,14 @@ def test_the_second_signal_ends_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - since < 20
 
 
-def test_a_swallowed_signal_ends_by_itself(tmp_path: Path) -> None:
+def test_a_swallowed_signal_ends_the_process_after_the_grace_period(tmp_path: Path) -> None:
     worker = Worker(tmp_path, "stubborn", grace=0.5)
     worker.process.send_signal(signal.SIGTERM)
     status, _, err = worker.end()
     assert (status, err.splitlines()[-1]) == (143, "last words after SIGTERM")
 
 
-def test_what_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
+def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
     worker = Worker(tmp_path, "willing", before="trap '' HUP;")
     worker.process.send_signal(signal.SIGHUP)
     time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The main job on tiny models, as a user runs it: `gatedeval run`, again, interrupted, changed (cases 14, 31-36)."""
+"""`gatedeval run` on tiny models as a user runs it: killed and resumed, run again, changed, with a dying engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gatedeval(folder: Path, *arguments: str, **env: str) -> subprocess.Completed
 
 
 def until_first_sample(run: Path, process: subprocess.Popen[Any]) -> Path:
-    """Wait until a run that was started has stored something (or has ended); its folder of samples."""
+    """Wait until a running process has stored a sample, or has ended; returns the folder of samples."""
     samples, deadline = run / "samples", time.monotonic() + 240
     while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
@@ -65,7 +65,7 @@ def until_first_sample(run: Path, process: subprocess.Popen[Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The first run, killed in the middle of its first model, then taken up by the same command."""
+    """The first run: killed in the middle of its first model, then resumed with the same command."""
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "cli.py"), "run", "small.yaml"],
         cwd=folder,
@@ -86,7 +86,7 @@ def lines(folder: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in file.read_text().splitlines())
 
 
-def test_killed_and_taken_up_again(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_a_killed_run_resumes(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
     assert finished.returncode == 0, finished.stderr[-3000:]
     store = Store.read(folder / "results/small")
     assert store.manifest["state"] == "complete"
@@ -105,7 +105,7 @@ def test_stdout_is_the_table_alone(finished: subprocess.CompletedProcess[str]) -
     assert row.rstrip(" |").endswith("\u2013")
 
 
-def test_every_sample_says_what_was_sent_and_how_it_ended(
+def test_every_sample_records_its_prompt_and_how_its_answer_ended(
     folder: Path, finished: subprocess.CompletedProcess[str]
 ) -> None:
     for line in lines(folder):
@@ -122,7 +122,7 @@ def test_every_sample_says_what_was_sent_and_how_it_ended(
         assert line["references"]
 
 
-def test_manifest(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_the_manifest_records_models_and_engines(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
     manifest = json.loads((folder / "results/small/run.json").read_text())
     assert manifest["versions"]["lm-eval"] == "0.4.13"
     assert manifest["config"]["benchmarks"][0]["lengths"] == [512, 2048]
@@ -136,7 +136,7 @@ def test_manifest(folder: Path, finished: subprocess.CompletedProcess[str]) -> N
     assert manifest["sampling"]["temperature"] == 0.0
 
 
-def test_the_same_command_again_asks_nothing_and_starts_no_engine(
+def test_the_same_command_again_sends_nothing_and_starts_no_engine(
     folder: Path, finished: subprocess.CompletedProcess[str]
 ) -> None:
     again = gatedeval(folder, "run", "small.yaml")
@@ -146,7 +146,7 @@ def test_the_same_command_again_asks_nothing_and_starts_no_engine(
     assert again.stdout == finished.stdout
 
 
-def test_more_samples_and_throughput_knobs_ask_only_what_is_new(
+def test_more_samples_and_other_throughput_options_send_only_new_samples(
     folder: Path, finished: subprocess.CompletedProcess[str]
 ) -> None:
     first = {(line["hash"], line["response"]) for line in lines(folder)}
@@ -158,7 +158,7 @@ def test_more_samples_and_throughput_knobs_ask_only_what_is_new(
     assert first <= {(line["hash"], line["response"]) for line in lines(folder)}
 
 
-def test_another_rope_is_another_sample(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_another_rope_base_needs_new_answers(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
     changed = gatedeval(
         folder, "run", "small.yaml", "-s", "contexts.1.rope_theta=500000", "-s", "benchmarks.0.samples=1",
         "-s", "benchmarks.0.lengths=[512]",
@@ -190,8 +190,8 @@ def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None:
-    """The engine process is killed while it works: its cells are failed by name, it is started again, exit code 1."""
+def test_a_dead_engine_fails_its_cells_and_another_runs_the_rest(folder: Path) -> None:
+    """The engine process is killed while it answers: its cells fail by name, a new engine starts, exit code 1."""
     import psutil
 
     arguments = [
@@ -220,7 +220,7 @@ def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None
     assert "the engine died" in err
     store = Store.read(folder / "died")
     assert store.manifest["state"] == "incomplete"
-    assert {key.split("__")[1] for key in store.failures} == {"native"}  # what it was working on
+    assert {key.split("__")[1] for key in store.failures} == {"native"}  # the setting that the engine was working on
     for cell in store.cells:
         assert cell.context == "native" or len(list(store.samples(cell))) == 40
     assert out.startswith("| model")
@@ -230,11 +230,11 @@ def test_engine_death_fails_its_cells_and_the_others_go_on(folder: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_death_of_the_process_that_makes_samples_fails_its_cell_and_the_others_go_on(folder: Path) -> None:
-    """Killed while it works: one cell is failed by name, another process makes the others, exit code 1; then again."""
+def test_a_dead_producer_fails_its_cell_and_another_produces_the_rest(folder: Path) -> None:
+    """The producing process is killed: one cell fails by name, exit code 1; the same command finishes the run."""
     import psutil
 
-    arguments = ["run", "small.yaml", "-o", "unfed", "-s", "benchmarks.0.samples=4"]
+    arguments = ["run", "small.yaml", "-o", "no-producer", "-s", "benchmarks.0.samples=4"]
     arguments += ["-s", "models=[{label: gate, path: tiny/headwise}]"]
     process = subprocess.Popen(
         [sys.executable, str(ROOT / "cli.py"), *arguments],
@@ -254,14 +254,14 @@ def test_the_death_of_the_process_that_makes_samples_fails_its_cell_and_the_othe
     out, err = process.communicate(timeout=500)
     assert process.returncode == 1, err[-3000:]
     assert "the process that produces the samples died (signal 9)" in err
-    store = Store.read(folder / "unfed")
+    store = Store.read(folder / "no-producer")
     assert len(store.failures) == 1
     for cell in store.cells:
         assert cell.key in store.failures or len(list(store.samples(cell))) == 4
     assert out.startswith("| model")
     again = gatedeval(folder, *arguments)
     assert again.returncode == 0, again.stderr[-2000:]
-    assert Store.read(folder / "unfed").failures == {}
+    assert Store.read(folder / "no-producer").failures == {}
 
 
 def test_without_the_plugin_nothing_is_evaluated(folder: Path) -> None:

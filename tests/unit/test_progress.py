@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: two bars on a terminal, plain lines elsewhere, an ETA that counts tokens."""
+"""Progress of a run: two bars on a terminal, plain lines elsewhere, and a time left that is computed from tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LONG, SHORT = Cell("m", "c", "ruler", "vt", 131072), Cell("m", "c", "ruler", "vt
 
 
 def plan(**counts: int) -> Any:
-    """What `Progress` reads of a plan: samples and prompt tokens of every cell."""
+    """The part of a plan that `Progress` reads: samples and prompt tokens of every cell."""
     cells = {LONG: counts["long"], SHORT: counts["short"]}
     return SimpleNamespace(cells=cells, tokens={c: n * c.length for c, n in cells.items()})
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test sets."""
 
     now = 1000.0
 
@@ -31,7 +31,7 @@ class Clock:
         return self.now
 
 
-def test_the_time_left_is_told_from_tokens_and_not_from_samples() -> None:
+def test_the_time_left_is_computed_from_tokens_not_from_samples() -> None:
     clock = Clock()
     shown = Progress(plan(long=10, short=10), quiet=True, clock=clock)
     for _ in range(10):  # half of the samples, but 97% of the work
@@ -44,7 +44,7 @@ def test_the_time_left_is_told_from_tokens_and_not_from_samples() -> None:
     assert shown.standing() == "20/20 samples, 4,096 tokens/s, about 0 s left"
 
 
-def test_what_was_found_finished_and_engine_starts_do_not_flatter_the_rate() -> None:
+def test_cached_samples_and_engine_starts_do_not_change_the_rate() -> None:
     clock = Clock()
     shown = Progress(plan(long=10, short=10), quiet=True, clock=clock)
     for _ in range(5):
@@ -58,7 +58,7 @@ def test_what_was_found_finished_and_engine_starts_do_not_flatter_the_rate() -> 
     assert shown.standing() == f"6/20 samples, 4,096 tokens/s, about {left} min left"
 
 
-def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for quiet in (False, True):
         clock = Clock()
         with Progress(plan(long=4, short=0), quiet=quiet, clock=clock) as shown:
@@ -121,4 +121,4 @@ def test_a_bar_for_the_plan_and_one_for_the_cell(columns: int) -> None:
     last = screens[-1]
     assert [row for row in last if row][:2] == ["news of it", "news of it"]
     assert last[2].startswith("plan 100%|")
-    assert not any(row.startswith("base") for row in last), "the cell's bar goes with the run"
+    assert not any(row.startswith("base") for row in last), "the bar of the cell is removed at the end"

@@ -1,0 +1,139 @@
+"""Engines that do not start or die while they answer, without vLLM: `run` takes another engine class as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from harness.config import ContextSetting, Model, from_dict
+from harness.engine.requests import Completion, EngineError, Prompt, Question
+from harness.models.twin import make_tiny
+from harness.run.plan import Plan, build
+from harness.run.progress import Progress
+from harness.run.runner import run
+from harness.run.session import Tally
+from harness.store import Store
+
+
+class FakeEngine:
+    """Answers every prompt with a word. `die_under`: context setting -> answers after which it dies there, once."""
+
+    starts: ClassVar[list[list[str]]] = []  # per start, the labels of its context settings
+    die_under: ClassVar[dict[str, int]] = {}
+    start_error: ClassVar[str] = ""
+
+    def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: Any) -> None:
+        self.starts.append([c.label for c in contexts])
+        if self.start_error:
+            raise EngineError(self.start_error)
+        self.facts: dict[str, Any] = {"model_class": "FakeEngine"}
+        self.setting = contexts[0]
+        self.closed = False
+
+    def set_context(self, setting: ContextSetting) -> None:
+        self.setting = setting
+
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Completion]:
+        answers = 0
+        for request in requests:
+            if request is None:
+                continue
+            assert isinstance(request, Prompt)
+            if answers == self.die_under.get(self.setting.label, -1):
+                del self.die_under[self.setting.label]
+                raise EngineError("the engine died: killed by the test")
+            answers += 1
+            yield Completion(request.key, "word", 1, "stop", 0.0, sent_tokens=len(request.ids))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tiny")
+    make_tiny(root)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def reset_engine() -> None:
+    FakeEngine.starts.clear()
+    FakeEngine.die_under.clear()
+    FakeEngine.start_error = ""
+
+
+def plan(tiny: Path) -> Plan:
+    """One model, two settings, two cells of 3 samples each in either; fwe keeps the order of its samples."""
+    return build(
+        from_dict(
+            {
+                "name": "p",
+                "models": [{"label": "a", "path": str(tiny / "baseline")}],
+                "contexts": [{"label": label, "rope_theta": base, "max_length": 1024} for label, base in SETTINGS],
+                "benchmarks": [{"ruler": ["fwe"], "lengths": [1024, 512], "samples": 3}],
+            }
+        )
+    )
+
+
+SETTINGS = (("first", 1e6), ("second", 2e6))
+
+
+def run_once(tiny: Path, path: Path) -> tuple[str, Tally]:
+    made = plan(tiny)
+    return run(made, path, progress=Progress(made, quiet=True), engine_factory=FakeEngine)
+
+
+def answered(path: Path) -> dict[tuple[str, int], int]:
+    """(context setting, length) -> stored samples."""
+    store = Store.read(path)
+    return {(c.context, c.length): len(list(store.samples(c))) for c in store.cells}
+
+
+def test_one_engine_runs_every_setting_and_a_finished_run_starts_none(tiny: Path, tmp_path: Path) -> None:
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert (state, tally.asked, tally.reused, tally.failed) == ("complete", 12, 0, [])
+    assert FakeEngine.starts == [["first", "second"]]
+    assert tally.sent_tokens > 12 * 400
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert (state, tally.asked, tally.reused) == ("complete", 0, 12)
+    assert len(FakeEngine.starts) == 1
+
+
+def test_a_dead_engine_fails_the_cell_it_worked_on_and_another_engine_runs_the_rest(tiny: Path, tmp_path: Path) -> None:
+    FakeEngine.die_under["first"] = 1
+    state, tally = run_once(tiny, tmp_path / "run")
+    [failed] = tally.failed
+    assert state == "incomplete"
+    assert failed.startswith("a__first__")
+    assert failed.endswith("__1024"), "the longest prompts are sent first"
+    assert Store.read(tmp_path / "run").failures == {failed: "the engine died: killed by the test"}
+    assert FakeEngine.starts == [["first", "second"], ["first", "second"]]
+    assert answered(tmp_path / "run") == {
+        ("first", 1024): 1, ("first", 512): 3, ("second", 1024): 3, ("second", 512): 3,
+    }  # fmt: skip
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert (state, tally.asked, tally.failed) == ("complete", 2, [])
+    assert Store.read(tmp_path / "run").failures == {}
+
+
+def test_a_setting_that_is_finished_is_not_run_by_the_second_engine(tiny: Path, tmp_path: Path) -> None:
+    FakeEngine.die_under["second"] = 4
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert state == "incomplete"
+    assert [key.rpartition("__")[2] for key in tally.failed] == ["512"]
+    assert FakeEngine.starts == [["first", "second"]], "no cell is left: no second engine"
+    assert answered(tmp_path / "run")["second", 1024] == 3
+
+
+def test_an_engine_that_cannot_start_fails_every_cell_of_its_model_once(tiny: Path, tmp_path: Path) -> None:
+    FakeEngine.start_error = "vLLM did not start: no memory"
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert state == "incomplete"
+    assert len(FakeEngine.starts) == 1
+    assert sorted(tally.failed) == sorted(cell.key for cell in plan(tiny).cells)
+    assert set(Store.read(tmp_path / "run").failures.values()) == {"vLLM did not start: no memory"}
