@@ -1,7 +1,7 @@
-"""`make bench`: every benchmark in turn, each in a process of its own; appends a dated section to docs/benchmarks.md.
+"""`make bench`: run every benchmark in turn, each in its own process, and append a dated section to docs/benchmarks.md.
 
-Takes about twenty minutes on two idle cores. What is not there, or cannot run here, is a line that says so; one that
-fails is too, and makes the exit code 1. `--only gate,sweep` runs some; `--dry` appends nothing.
+Takes about twenty minutes on two idle cores. A benchmark that is missing, cannot run here, or fails gets a line that
+says why; a failure also makes the exit code 1. `--only gate,sweep` runs some of them; `--dry` appends nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BENCHES = {
     "fewshot": [],
     "startup": [],
 }
-"""Name -> arguments that keep it under three minutes; without them each measures more."""
+"""Name -> arguments with which it takes at most three minutes. Without arguments it measures more."""
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
-LIMIT = 1200  # seconds a benchmark may take before it counts as hanging
+LIMIT = 1200  # seconds; a benchmark that takes longer counts as failed
 
 
 def run(name: str, arguments: list[str]) -> dict[str, Any]:
-    """One benchmark's JSON line; or its last line, where it prints none; or why there is nothing."""
+    """A benchmark's result: its JSON line, else its last line of text, else the reason why there is none."""
     script = Path(__file__).parent / f"{name}.py"
     if not script.exists():
         return {"bench": name, "skipped": "not there yet"}
@@ -48,10 +48,10 @@ def run(name: str, arguments: list[str]) -> dict[str, Any]:
         note(line if not line.startswith("{") else "")
     if done.returncode:
         return {"bench": name, "failed": True, "line": f"failed with exit code {done.returncode}: see stderr"}
-    found = next((json.loads(line) for line in reversed(lines) if line.startswith("{")), None)
-    if found is None:
-        found = {"line": lines[-1] if lines else "printed nothing", "load": os.getloadavg()[0]}
-    return {**found, "bench": name}
+    result = next((json.loads(line) for line in reversed(lines) if line.startswith("{")), None)
+    if result is None:
+        result = {"line": lines[-1] if lines else "printed nothing", "load": os.getloadavg()[0]}
+    return {**result, "bench": name}
 
 
 def main() -> None:

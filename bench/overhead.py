@@ -1,9 +1,9 @@
-"""What the harness adds: `gatedeval run` against vLLM's own `LLM.generate` on the same token ids, in turn.
+"""The harness's overhead: `gatedeval run` against vLLM's own `LLM.generate` on the same token ids, in turn.
 
-The ratio is (wall of the whole command, minus the engine's start) / (wall of `generate`): imports, planning, making the
-samples, scoring, storing and the final table all count against the harness. The smaller the model, the harder the
-comparison: what comes before and after takes about a second whatever the model. By default a model with random weights
-is made: 25 million parameters (`bench/gate.py`'s small shape), or with --tiny less than one million.
+The ratio is (wall time of the whole command, without the engine's start) / (wall time of `generate`). Imports,
+planning, producing samples, scoring, storing and the final table thus all count as overhead. What comes before and
+after the answers takes about a second for any model, so the ratio is larger for a smaller model. By default the model
+has random weights and 25 million parameters (`bench/gate.py`'s small shape); with --tiny, less than one million.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 from common import CACHE, ROOT, emit, note
 
 LENGTHS = (1024, 2048, 3072, 4096)
-TASKS = ("niah_single_1", "fwe")  # both make their samples without data files
+TASKS = ("niah_single_1", "fwe")  # RULER tasks that need no data files
 
 
 def config_text(model: Path, tokenizer: Path, samples: int, eager: bool) -> str:
-    """A config of `samples` samples at 1K to 4K."""
+    """A config with `samples` samples of 1K to 4K tokens in total."""
     paths = f"path: {json.dumps(str(model))}, tokenizer: {json.dumps(str(tokenizer))}"
     each = max(1, samples // (len(LENGTHS) * len(TASKS)))
     return f"""
@@ -40,7 +40,7 @@ engine: {{enforce_eager: {str(eager).lower()}}}
 
 
 def dump_requests(config: Path, target: Path) -> int:
-    """Write what the harness will send, as plain data; returns the number of prompts."""
+    """Write the token ids that the harness will send and vLLM's arguments; returns the number of prompts."""
     from harness.config import load
     from harness.engine.encoding import Encoder
     from harness.engine.engine import Engine
@@ -66,7 +66,7 @@ def dump_requests(config: Path, target: Path) -> int:
 
 
 def direct(requests: Path) -> dict[str, float]:
-    """Feed the dumped token ids to `LLM.generate`: seconds inside it, and prompt tokens found in the prefix cache."""
+    """Give the dumped token ids to `LLM.generate`; its seconds, and prompt tokens that came from the prefix cache."""
     from vllm import LLM, SamplingParams
 
     given = pickle.loads(requests.read_bytes())
@@ -85,7 +85,7 @@ def direct(requests: Path) -> dict[str, float]:
 
 
 def harness(config: Path, output: Path) -> dict[str, float]:
-    """The command, as a user runs it."""
+    """Seconds of the `gatedeval run` command: in all, for the engine's start, without it, and answering."""
     start = time.perf_counter()
     subprocess.run(
         [sys.executable, str(ROOT / "cli.py"), "run", str(config), "-o", str(output), "-q"],
@@ -99,7 +99,7 @@ def harness(config: Path, output: Path) -> dict[str, float]:
 
 
 def as_child(*arguments: str) -> str:
-    """This script in a process of its own, with the environment that the harness gives vLLM; its last line."""
+    """Run this script in another process, with the environment that the harness sets for vLLM; its last line."""
     env = {
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
@@ -114,7 +114,7 @@ def as_child(*arguments: str) -> str:
 
 
 def measure(args: argparse.Namespace, folder: Path) -> None:
-    """Print one line a pair, and the median ratio."""
+    """Print one line per pair, and the median ratio."""
     model, tokenizer = args.model, args.model
     if model is None:
         from gate import checkpoint

@@ -1,8 +1,8 @@
-"""What the order of samples is worth: niah_single_2's prompts deepest first and in random order, same engine, in turn.
+"""The effect of the order of samples: niah_single_2's prompts deepest first and in random order, same engine, in turn.
 
-Prints prompt tokens, those that were computed (from vLLM's own counts) and seconds for both orders, once with the cache
-as gatedeval sizes it and once with one that holds little more than one prompt. The prefix cache is emptied before each
-pass. Answers should be the same in both orders (float32).
+Prints, for both orders, the share of prompt tokens that vLLM computed (from its own counts) and the seconds: once with
+a KV cache of gatedeval's usual size ("roomy"), once with one that holds little more than one prompt ("tight"). The
+prefix cache is emptied before each pass. Answers should be the same in both orders (float32).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,12 @@ from harness.engine.requests import Prompt, SampleRequest
 from harness.run.plan import Plan, build
 from harness.run.producing import Assignment, produce
 
+BLOCK = 128  # tokens
 
-class TightEngine(Engine):
-    """An engine whose KV cache holds `tokens` tokens."""
 
-    tokens = 0
-
-    def _arguments(self, hf_overrides: Mapping[str, Any]) -> dict[str, Any]:
-        given = super()._arguments(hf_overrides)
-        size = given.get("block_size", 128)
-        return given | {"block_size": size, "num_gpu_blocks_override": -(-self.tokens // size) + 1}
+def tight_cache(tokens: int) -> dict[str, int]:
+    """vLLM's arguments for a KV cache that holds `tokens` tokens."""
+    return {"block_size": BLOCK, "num_gpu_blocks_override": -(-tokens // BLOCK) + 1}
 
 
 def prompts(plan: Plan) -> list[Prompt]:
@@ -45,7 +40,7 @@ def prompts(plan: Plan) -> list[Prompt]:
 
 
 def one_pass(engine: Engine, setting: ContextSetting, order: list[Prompt]) -> tuple[float, int, dict[Any, Any]]:
-    """(seconds, prompt tokens found in the cache, answers) of one pass over an empty prefix cache."""
+    """(seconds, prompt tokens from the cache, answers) of one pass that starts with an empty prefix cache."""
     engine.set_context(setting)
     start = time.perf_counter()
     answers = list(engine.generate(order))
@@ -56,7 +51,7 @@ def one_pass(engine: Engine, setting: ContextSetting, order: list[Prompt]) -> tu
 def compare(
     engine: Engine, setting: ContextSetting, deepest: list[Prompt], pairs: int, cache: str
 ) -> dict[str, dict[str, Any]]:
-    """Both orders in turn; per order the share of prompt tokens that was computed, and the ratio of their times."""
+    """Both orders in turn: the share of prompt tokens that each computed, and the ratio of their times."""
     total = sum(len(p.ids) for p in deepest)
     shuffled = random.Random(7).sample(deepest, len(deepest))
     one_pass(engine, setting, deepest[:1])  # warm
@@ -75,7 +70,7 @@ def compare(
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="checkpoint directory (default: a tiny one is made)")
+    parser.add_argument("--model", type=Path, help="checkpoint directory (default: a tiny one with random weights)")
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder with the essays")
     parser.add_argument("--task", default="niah_single_2")
     parser.add_argument("--length", type=int, default=16384)
@@ -111,8 +106,8 @@ def main() -> None:
             with Engine(checkpoint, [setting], options) as engine:
                 found |= compare(engine, setting, deepest, args.pairs, "roomy")
         if args.only != "roomy":
-            TightEngine.tokens = args.length + args.length // 16
-            with TightEngine(checkpoint, [setting], options) as engine:
+            arguments = tight_cache(args.length + args.length // 16)
+            with Engine(checkpoint, [setting], options, arguments) as engine:
                 found |= compare(engine, setting, deepest, args.pairs, "tight")
         parts = [
             f"{cache} cache: {one['computed']['deepest']:.1%} of the prompt tokens computed deepest first,"

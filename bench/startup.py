@@ -1,7 +1,7 @@
-"""How long a command takes before it does anything: `gatedeval --help`, and `gatedeval plan` on a config of all kinds.
+"""How long commands take to start: `gatedeval --help`, and `gatedeval plan` on configs with RULER, MMLU and GSM8k.
 
-Whole processes, wall time and CPU time, the fastest of several after one that is not counted (it may compile bytecode).
-On a machine that does other work as well, the CPU time is the one to read.
+Wall time and CPU time of whole processes: the fastest of several, after one run that is not counted (it may compile
+bytecode). If the machine does other work at the same time, read the CPU time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MORE = "  - {mmlu: [anatomy], shots: 2, samples: 20}\n  - {gsm8k: {shots: 2, sam
 
 
 def seconds(command: list[str], repeats: int) -> tuple[float, float]:
-    """(wall, CPU) seconds of the fastest of `repeats` runs, each, after one that is not counted."""
+    """(wall, CPU) seconds: each the smallest of `repeats` runs, after one run that is not counted."""
     walls, used = [], []
     for _ in range(repeats + 1):
         start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -41,7 +41,7 @@ def seconds(command: list[str], repeats: int) -> tuple[float, float]:
 
 
 def heavy_imports(command: list[str]) -> list[str]:
-    """Which of the slow packages a command imports."""
+    """The slow packages that a command imports."""
     done = subprocess.run(
         [command[0], "-X", "importtime", *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,9 +1,9 @@
-"""What changing the context setting costs: a sweep's wall time over the time that the engine was answering.
+"""The cost of changing the context setting: a sweep's wall time over the time in which the engine answers.
 
-The demo's baseline and elementwise model (one million parameters: the smaller, the harder the comparison), 12 settings
-of base x factor, in the way that `gatedeval sweep` runs them. "Inside generate" is the time between asking the engine
-for the next answer and having it, less the time it took to make the prompts that it pulled meanwhile. The ratio leaves
-the engines' starts out; they stand beside it, and must be as many as there are models.
+Runs the demo's baseline and elementwise models under 12 settings of base x factor, as `gatedeval sweep` does. Models of
+one million parameters show the overhead more clearly than large ones. "Inside generate" is the time between asking the
+engine for the next answer and getting it, without the time that producing its prompts took. The ratio excludes the
+engines' starts; their number is printed and must equal the number of models.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 
 from common import ROOT, emit, note
 
-END = object()
+_END = object()
 
 
 class Clock:
-    """Wraps the engine's verbs and counts seconds: starting, answering, switching."""
+    """Seconds that engines spent starting, answering, and changing the context setting (`switching`)."""
 
     def __init__(self) -> None:
         self.starting = self.answering = self.switching = 0.0
         self.switches = 0
 
     def install(self) -> None:
-        """Replace three methods of `Engine` by timed ones, in this process."""
+        """Replace three methods of `Engine` by timed ones, in this process only."""
         from harness.engine.engine import Engine
 
         start, switch, answer = Engine.__init__, Engine.set_context, Engine.answer
@@ -50,21 +50,21 @@ class Clock:
 
             def pulled() -> Iterator[Any]:
                 nonlocal pulling
-                source = iter(requests)
+                remaining = iter(requests)
                 while True:
                     before = time.perf_counter()
-                    item = next(source, END)  # None means "not ready yet"
+                    item = next(remaining, _END)  # None means "not ready yet"
                     pulling += time.perf_counter() - before
-                    if item is END:
+                    if item is _END:
                         return
                     yield item
 
             answers = answer(engine, pulled(), *args, **kwargs)
             while True:
                 before, so_far = time.perf_counter(), pulling
-                item = next(answers, END)
+                item = next(answers, _END)
                 clock.answering += time.perf_counter() - before - (pulling - so_far)
-                if item is END:
+                if item is _END:
                     return
                 yield item
 
@@ -89,7 +89,7 @@ def main() -> None:
     from harness.run.progress import Progress
     from harness.run.runner import run
 
-    demo = ROOT / "harness" / "demo" / "models"
+    demo = ROOT / "tasks" / "demo" / "models"
     models = args.models or [f"{arm}={demo / arm / 'long'}" for arm in ("baseline", "elementwise")]
     clock = Clock()
     clock.install()

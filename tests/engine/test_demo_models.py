@@ -1,4 +1,4 @@
-"""The shipped demo models: what their cards say, what vLLM makes of them, and whether a broken plugin would show."""
+"""The trained demo models: their model cards, their answers through vLLM, and whether they reveal a faulty plugin."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from harness.models.reference import load
 from tasks.demo import MODELS
 from tasks.demo.examine import RETRIEVAL, Examiner
 from tasks.demo.recipe import ARMS, LONG, SHIPPED, SHORT
-from tests.support import ROOT
-from tests.support import demo_models as organisms
+from tests.support import ROOT, demo_models
 
 FACTS: dict[str, dict[str, Any]] = {
     arm: json.loads((MODELS / arm / "examined.json").read_text(encoding="utf-8")) for arm in ARMS
 }
 CLOSE = 0.02
-"""Nats that the likelihood of a nine-token answer may differ by between vLLM and plain torch, both in float32."""
+"""Largest difference, in nats, between vLLM's and plain torch's likelihood of a nine-token answer, in float32."""
 
 CHECKPOINTS = [(arm, stage.name) for arm in ARMS for stage in SHIPPED]
 
 
-def right(asked: list[organisms.Asked], answers: list[list[int]], tokenizer: Any) -> float:
-    """Share of the answers that are the number, and stop after it."""
-    said = [tokenizer.decode(ids) for ids in answers]
-    return sum(text == f" {a.answer}." for a, text in zip(asked, said, strict=True)) / len(asked)
+def accuracy(items: list[demo_models.Retrieval], answers: list[list[int]], tokenizer: Any) -> float:
+    """Share of the answers that are the number and stop after it."""
+    texts = [tokenizer.decode(ids) for ids in answers]
+    return sum(text == f" {item.answer}." for item, text in zip(items, texts, strict=True)) / len(items)
 
 
-# --- what is shipped -------------------------------------------------------------------------------------------------
+# --- the checkpoints and their cards ---------------------------------------------------------------------------------
 
 
 def test_all_models_together_are_small() -> None:
@@ -67,7 +66,7 @@ def test_every_arm_has_learned_what_the_demo_shows(arm: str, stage: str) -> None
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_cards_tell_how_and_what(arm: str) -> None:
+def test_cards_say_how_the_model_was_made_and_what_it_can_do(arm: str) -> None:
     card = (MODELS / arm / "README.md").read_text(encoding="utf-8")
     for words in ("make demo-train", "Attention is supervised", "no evidence about the paper", "What it cannot do"):
         assert words in card
@@ -76,7 +75,7 @@ def test_cards_tell_how_and_what(arm: str) -> None:
 
 
 @pytest.mark.parametrize("arm", ARMS)
-def test_the_figures_of_the_cards_are_found_again(arm: str) -> None:
+def test_the_figures_of_the_cards_are_reproduced(arm: str) -> None:
     examiner, facts = Examiner(MODELS / arm / "short"), FACTS[arm]["short"]
     # Another processor may round a near tie the other way: two samples of a hundred.
     for task in RETRIEVAL:
@@ -92,63 +91,67 @@ def test_the_figures_of_the_cards_are_found_again(arm: str) -> None:
 
 
 @pytest.fixture(scope="module", params=list(ARMS))
-def organism(request: pytest.FixtureRequest) -> Iterator[tuple[str, Engine]]:
-    with organisms.engine(MODELS / request.param / "long") as live:
+def demo_engine(request: pytest.FixtureRequest) -> Iterator[tuple[str, Engine]]:
+    with demo_models.engine(MODELS / request.param / "long") as live:
         yield request.param, live
 
 
-def reference_answers(arm: str, asked: list[organisms.Asked]) -> list[list[int]]:
+def reference_answers(arm: str, items: list[demo_models.Retrieval]) -> list[list[int]]:
     model = load(MODELS / arm / "long")
-    ids = organisms.encode(asked)
+    ids = demo_models.encode(items)
     return [
-        model.generate(prompt, organisms.ANSWER, setting=a.setting, stop=[0])
-        for a, prompt in zip(asked, ids, strict=True)
+        model.generate(prompt, demo_models.ANSWER, setting=item.setting, stop=[0])
+        for item, prompt in zip(items, ids, strict=True)
     ]
 
 
-def reference_likelihoods(arm: str, asked: list[organisms.Asked]) -> list[float]:
-    model, found = load(MODELS / arm / "long"), []
-    for a, prompt, answer in zip(asked, organisms.encode(asked), organisms.right_answers(asked), strict=True):
+def reference_likelihoods(arm: str, items: list[demo_models.Retrieval]) -> list[float]:
+    model, values = load(MODELS / arm / "long"), []
+    for item, prompt, answer in zip(items, demo_models.encode(items), demo_models.right_answers(items), strict=True):
         ids = torch.tensor([[*prompt, *answer]])
         with torch.inference_mode():
-            logprobs = model(ids, model.cos_sin(ids.shape[1], a.setting))[0].double().log_softmax(-1)
+            logprobs = model(ids, model.cos_sin(ids.shape[1], item.setting))[0].double().log_softmax(-1)
         at = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
-        found.append(float(logprobs[at, torch.tensor(answer)].sum()))
-    return found
+        values.append(float(logprobs[at, torch.tensor(answer)].sum()))
+    return values
 
 
 @pytest.mark.engine
-def test_vllm_and_the_reference_say_the_same(organism: tuple[str, Engine]) -> None:
-    arm, live = organism
-    asked = organisms.questions()
-    assert organisms.answers(live, asked) == reference_answers(arm, asked)
-    assert organisms.likelihoods(live, asked) == pytest.approx(reference_likelihoods(arm, asked), abs=CLOSE)
+def test_vllm_and_the_reference_model_agree(demo_engine: tuple[str, Engine]) -> None:
+    arm, live = demo_engine
+    items = demo_models.retrievals()
+    assert demo_models.answers(live, items) == reference_answers(arm, items)
+    assert demo_models.likelihoods(live, items) == pytest.approx(reference_likelihoods(arm, items), abs=CLOSE)
 
 
 @pytest.mark.engine
-def test_scores_through_vllm_are_those_of_the_card(organism: tuple[str, Engine]) -> None:
+def test_scores_through_vllm_equal_those_of_the_card(demo_engine: tuple[str, Engine]) -> None:
     from tokenizers import Tokenizer
 
-    arm, live = organism
+    arm, live = demo_engine
     tokenizer = Tokenizer.from_file(str(MODELS / arm / "long/tokenizer.json"))
-    asked = [a for a in organisms.questions(10) if a.task == "niah_multikey_1" and a.setting == organisms.BASE]
-    short, long = ([a for a in asked if a.length == n] for n in (SHORT, LONG))
+    items = [
+        item
+        for item in demo_models.retrievals(10)
+        if item.task == "niah_multikey_1" and item.setting == demo_models.BASE
+    ]
+    short, long = ([item for item in items if item.length == n] for n in (SHORT, LONG))
     assert (len(short), len(long)) == (80, 20)
-    assert right(short, organisms.answers(live, short), tokenizer) >= 0.80
+    assert accuracy(short, demo_models.answers(live, short), tokenizer) >= 0.80
     expected = FACTS[arm]["long"]["retrieval"]["niah_multikey_1"]
     # Other samples than the card's: four standard errors of a share over 20.
     slack = 4 * (max(expected * (1 - expected), 0.02) / len(long)) ** 0.5
-    assert abs(right(long, organisms.answers(live, long), tokenizer) - expected) <= slack
+    assert abs(accuracy(long, demo_models.answers(live, long), tokenizer) - expected) <= slack
 
 
-# --- a plugin that is broken on purpose ------------------------------------------------------------------------------
+# --- a plugin with a deliberate fault --------------------------------------------------------------------------------
 
 MUTANTS = {
     "gate dropped": (
         "elementwise",
         "harness/gated/attention.py",
-        'if self.layout.gate == "none":\n            return attn_TE',
-        "return attn_TE",
+        "if self.gate_dim == 0:\n            return attn_out",
+        "return attn_out",
     ),
     "wrong packing": (
         "headwise",
@@ -168,7 +171,7 @@ MUTANTS = {
 @pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.parametrize("name", ["sound", *MUTANTS])
-def test_a_broken_plugin_does_not_pass(name: str, tmp_path: Path) -> None:
+def test_a_faulty_plugin_is_detected(name: str, tmp_path: Path) -> None:
     arm, file, old, new = MUTANTS.get(name, ("elementwise", "", "", ""))
     for folder in ("harness", "tasks", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -177,17 +180,17 @@ def test_a_broken_plugin_does_not_pass(name: str, tmp_path: Path) -> None:
         assert text.count(old) == 1
         (tmp_path / file).write_text(text.replace(old, new), encoding="utf-8")
     out = tmp_path / "answers.json"
-    # The copy stands before the installed package on the path, in the engine's processes too.
+    # The copy comes before the installed package on the path, also in the engine's processes.
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "tests.support.demo_models", str(MODELS / arm / "long"), str(out)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    if name == "YaRN factor twice":  # does not get as far as an answer: the engine compares its tables with vLLM's own
+    if name == "YaRN factor twice":  # no answers: at the start the engine compares its tables with vLLM's own
         assert not out.exists()
         assert "rotary table differs from the context setting" in done.stderr
         return
     assert out.exists(), done.stderr[-2000:]
-    asked = organisms.questions()
+    items = demo_models.retrievals()
     answers, likelihoods = json.loads(out.read_text())
-    same = answers == reference_answers(arm, asked)
-    close = likelihoods == pytest.approx(reference_likelihoods(arm, asked), abs=CLOSE)
+    same = answers == reference_answers(arm, items)
+    close = likelihoods == pytest.approx(reference_likelihoods(arm, items), abs=CLOSE)
     assert (same and close) == (name == "sound")

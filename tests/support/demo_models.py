@@ -1,8 +1,8 @@
-"""The demo's trained models as organisms: prompts whose right answers are known, answered by vLLM and by plain torch.
+"""Retrieval prompts for the trained demo models, and the answers of vLLM to them.
 
-    python -m tests.support.demo_models CHECKPOINT OUT.json      answers through whatever `harness` is imported
+    python -m tests.support.demo_models CHECKPOINT OUT.json
 
-is how the tests look at a plugin that was broken on purpose: a copy of the package, altered, in a process of its own.
+writes the answers of a checkpoint. Tests run this in a copy of the package with a deliberate fault in the plugin.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ YARN = ContextSetting(
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One prompt, the number it asks for, and the context setting."""
+class Retrieval:
+    """One prompt, the number that answers it, and the context setting."""
 
     setting: ContextSetting
     task: str
@@ -36,14 +36,17 @@ class Asked:
     answer: str
 
 
-def questions(scale: int = 1) -> list[Asked]:
-    """Retrieval by key in prose and among other needles: `scale` times 16 of 256 and 4 of 2048 tokens, 2 under YaRN."""
+def retrievals(scale: int = 1) -> list[Retrieval]:
+    """Needles by key, in prose and among other needles.
+
+    `scale` times 16 prompts of 256 tokens and 4 of 2048 with base 1M, and 2 of 2048 and 2 of 4096 under YaRN.
+    """
     from tasks.ruler import generate, load_tokenizer
 
     tokenizer = load_tokenizer(MODELS / "baseline/long")  # the same in all arms
     plan = [(BASE, 256, 8), (BASE, LONG, 2), (YARN, LONG, 1), (YARN, 2 * LONG, 1)]
     return [
-        Asked(setting, task, length, sample.prompt, sample.outputs[0])
+        Retrieval(setting, task, length, sample.prompt, sample.outputs[0])
         for setting, length, samples in plan
         for task in ("niah_multikey_1", "niah_multikey_2")
         for sample in generate(
@@ -59,53 +62,53 @@ def questions(scale: int = 1) -> list[Asked]:
     ]
 
 
-def encode(asked: list[Asked]) -> list[list[int]]:
+def encode(items: list[Retrieval]) -> list[list[int]]:
     """Token ids of every prompt."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(MODELS / "baseline/long/tokenizer.json"))
-    return [tokenizer.encode(a.prompt).ids for a in asked]
+    return [tokenizer.encode(item.prompt).ids for item in items]
 
 
 def engine(checkpoint: Path) -> Engine:
-    """A live engine for an arm's long checkpoint, under both settings."""
+    """A live engine for a long checkpoint of the demo, for both context settings."""
     model = Model(label="arm", path=str(checkpoint), dtype="float32")
     return Engine(model, [BASE, YARN], EngineOptions(enforce_eager=True))
 
 
-def answers(live: Engine, asked: list[Asked]) -> list[list[int]]:
+def answers(live: Engine, items: list[Retrieval]) -> list[list[int]]:
     """Greedy token ids for every prompt, in order, without the end token."""
-    ids, found = encode(asked), {}
+    ids, by_index = encode(items), {}
     for setting in (BASE, YARN):
         live.set_context(setting)
-        prompts = [Prompt(i, ids[i], ANSWER) for i, a in enumerate(asked) if a.setting == setting]
-        found |= {a.key: [t for t in a.token_ids if t] for a in live.generate(prompts)}
-    return [found[i] for i in range(len(asked))]
+        prompts = [Prompt(i, ids[i], ANSWER) for i, item in enumerate(items) if item.setting == setting]
+        by_index |= {answer.key: [t for t in answer.token_ids if t] for answer in live.generate(prompts)}
+    return [by_index[i] for i in range(len(items))]
 
 
-def right_answers(asked: list[Asked]) -> list[list[int]]:
+def right_answers(items: list[Retrieval]) -> list[list[int]]:
     """Token ids of the right answer to every prompt, full stop included."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(MODELS / "baseline/long/tokenizer.json"))
-    return [tokenizer.encode(f" {a.answer}.").ids for a in asked]
+    return [tokenizer.encode(f" {item.answer}.").ids for item in items]
 
 
-def likelihoods(live: Engine, asked: list[Asked]) -> list[float]:
-    """Log-likelihood of every right answer, nats: it moves where the likeliest token does not yet."""
-    ids, wanted, found = encode(asked), right_answers(asked), {}
+def likelihoods(live: Engine, items: list[Retrieval]) -> list[float]:
+    """Log-likelihood of every right answer, in nats. It shows faults too small to change the likeliest token."""
+    ids, right, by_index = encode(items), right_answers(items), {}
     for setting in (BASE, YARN):
         live.set_context(setting)
-        pairs = [(i, ids[i], wanted[i]) for i, a in enumerate(asked) if a.setting == setting]
-        found |= {key: logprob for key, logprob, _ in live.score(pairs)}
-    return [found[i] for i in range(len(asked))]
+        pairs = [(i, ids[i], right[i]) for i, item in enumerate(items) if item.setting == setting]
+        by_index |= {key: logprob for key, logprob, _ in live.score(pairs)}
+    return [by_index[i] for i in range(len(items))]
 
 
 def main(checkpoint: str, out: str) -> None:
-    """Answer `questions()` with a checkpoint and write token ids and likelihoods."""
+    """Answer `retrievals()` with a checkpoint and write token ids and likelihoods."""
     with engine(Path(checkpoint)) as live:
-        asked = questions()
-        Path(out).write_text(json.dumps([answers(live, asked), likelihoods(live, asked)]))
+        items = retrievals()
+        Path(out).write_text(json.dumps([answers(live, items), likelihoods(live, items)]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What several test files need: oracle folders, engines over them, checkpoints altered on purpose."""
+"""Shared by tests: oracle folders, engines on them, and copies of checkpoints with deliberate changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EAGER = EngineOptions(enforce_eager=True)
 
 
 def oracle_model(shared: Path, folder: str, dtype: str = "float32") -> Model:
-    """An oracle checkpoint, with a tokenizer of the shared folder (the oracles themselves have none)."""
+    """An oracle checkpoint, with a tokenizer from the shared folder (the oracles have none)."""
     return Model(
         label=folder,
         path=str(shared / "oracles" / folder),
@@ -30,7 +30,7 @@ def oracle_model(shared: Path, folder: str, dtype: str = "float32") -> Model:
 
 
 class Oracle:
-    """The numbers that the authors' own code produced for a checkpoint."""
+    """The numbers of the authors' own code for one checkpoint."""
 
     def __init__(self, shared: Path, folder: str) -> None:
         data = np.load(shared / "oracles" / folder / "expected.npz")
@@ -43,7 +43,7 @@ class Oracle:
         self.inv_freq, self.scaling = data["rope_inv_freq"], float(data["rope_attention_scaling"])
 
     def measured(self, engine: Engine) -> np.ndarray:
-        """Log-probability of every token at every given position, through the engine: (positions, vocabulary)."""
+        """Log-probability of every token at the oracle's positions, from the engine: (positions, vocabulary)."""
         vocabulary = self.logprobs.shape[1]
         questions = (
             Question(p, tuple((tuple(self.ids[: p + 1]), (token,)) for token in range(vocabulary)))
@@ -53,7 +53,7 @@ class Oracle:
         return np.array([rows[p] for p in self.positions])
 
     def check_greedy(self, engine: Engine) -> None:
-        """Greedy decoding gives the oracle's tokens; free-running up to the tokenizer's end token, then forced."""
+        """Check greedy decoding against the oracle's tokens: generate up to the end token, then score all of them."""
         [answer] = engine.generate([Prompt("greedy", self.ids, len(self.greedy))])
         assert list(answer.token_ids) == self.greedy[: len(answer.token_ids)]
         assert answer.finish_reason == "stop" or len(answer.token_ids) == len(self.greedy)
@@ -63,7 +63,7 @@ class Oracle:
 
 
 def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> Path:
-    """A copy of a checkpoint with config entries replaced (None: removed) and tensors mapped by a function."""
+    """A copy of a checkpoint with config entries replaced (None: removed) and its tensors changed by a function."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(source, target)
@@ -81,7 +81,7 @@ def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> P
 
 @contextmanager
 def started(model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Iterator[Engine]:
-    """An engine for the length of a `with`."""
+    """An engine that runs inside a `with` block."""
     engine = Engine(model, settings or [NATIVE], options)
     try:
         yield engine

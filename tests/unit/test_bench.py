@@ -1,4 +1,4 @@
-"""`make bench`: what is run, what is skipped, what fails, and what is appended. No timing is tested."""
+"""`make bench`: which benchmarks run, are skipped or fail, and what is appended. Timing is not tested."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULT = 'from common import emit\nemit("gate", "two percent", ratio=1.0200004, 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A repository with the runner and no benchmark yet."""
+    """A repository with the benchmarks' runner and no benchmark."""
     (tmp_path / "bench").mkdir()
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/benchmarks.md").write_text("# Benchmarks\n")

@@ -1,4 +1,4 @@
-"""From options to requests, without an engine: tokenizers that merge or split " A", shared starts, normalisation."""
+"""The tree of options, without an engine: tokenizers that merge or split " A", common beginnings, normalised scores."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_single_tokens_are_one_request(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_splits_the_option(tiny: Path, tmp_path: Path) -> None:
-    """Every option is a space and a letter: the space is asked for once, the letters together."""
+    """Every option is a space and a letter: one request asks for the space, another for all letters."""
     made, pieces = question(encoder(tmp_path / "t", tiny))
     assert pieces == [[" ", "A"], [" ", "B"], [" ", "C"], [" ", "D"]]
     first, second = Tree(made).nodes
@@ -82,7 +82,7 @@ def test_a_tokenizer_that_merges_across_the_boundary(tiny: Path, tmp_path: Path)
     assert len(Tree(made).nodes) == 1
 
 
-def test_an_option_that_is_swallowed_is_refused(tiny: Path, tmp_path: Path) -> None:
+def test_an_option_without_a_token_of_its_own_is_refused(tiny: Path, tmp_path: Path) -> None:
     """`: A` is one token: nothing is left of the option, and the log-likelihood of nothing would beat every other."""
     swallowing = encoder(tmp_path / "t", tiny, ("\u0120", "A"), (":", "\u0120A"))
     with pytest.raises(GatedevalError, match="' A' has no token of its own"):

@@ -1,4 +1,4 @@
-"""The plain torch model against the numbers of the authors' own code."""
+"""The plain torch model, compared with the numbers of the authors' own code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_saved_checkpoint_is_the_same_model(shared: Path, tmp_path: Path, folder
     assert torch.equal(model(ids), again(ids))
 
 
-def test_a_tensor_too_few_or_too_many_is_refused(shared: Path, tmp_path: Path) -> None:
+def test_missing_and_unexpected_tensors_are_refused(shared: Path, tmp_path: Path) -> None:
     source = shared / "oracles/b_headwise_gqa"
     name = "model.layers.1.self_attn.q_norm.weight"
     less = altered(source, tmp_path / "less", lambda t: {k: v for k, v in t.items() if k != name})

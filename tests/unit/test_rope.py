@@ -1,4 +1,4 @@
-"""Context settings against the oracles, transformers, and vLLM's own rotary classes and limits."""
+"""Context settings, compared with the oracles, transformers, and vLLM's own rotary classes and limits."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_frequencies_equal_transformers(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_tables_equal_vllms(case: str) -> None:
-    """Built the way the engine builds them, from the overrides that we hand it."""
+    """Tables that vLLM builds from our overrides, as the engine does."""
     import torch
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding import get_rope
@@ -142,7 +142,7 @@ def test_tables_equal_vllms(case: str) -> None:
     mirrored = ours.cos_sin(positions, arithmetic="float32")
     assert mirrored.shape == (len(positions), 128)
     columns = np.abs(live[positions] - mirrored).max(axis=0) > 2e-5
-    # An uneven base: torch's power may be one ulp away from the correctly rounded one in a frequency (cos and sin).
+    # For an uneven base, torch's power may differ by one ulp from the correctly rounded one (in cos and sin).
     assert columns.sum() <= (2 if case.startswith("dynamic") else 0)
     assert ours.check_table(live, rows=given.max_model_len) < 0.02
 
@@ -382,7 +382,7 @@ def test_a_bfloat16_table_passes_and_positions_in_bfloat16_do_not() -> None:
     got = simple(setting(rope_theta=1e6, max_length=8192))
     cast = torch.from_numpy(got.cos_sin(8192)).bfloat16().float().numpy()
     assert got.check_table(cast, dtype="bfloat16") < 0.004
-    rounded = torch.arange(8192).bfloat16().float().numpy()  # a known fault: positions rounded to 8 bits
+    rounded = torch.arange(8192).bfloat16().float().numpy()  # a known fault: positions in bfloat16
     with pytest.raises(GatedevalError, match="differs"):
         got.check_table(got.cos_sin(rounded), dtype="bfloat16")
 
