@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.store import Store
-from harness.tables import caption as words
+from harness.tables.caption import missing_lines, scoring_lines, setting_lines
 from harness.tables.frames import cells_frame
 from harness.tables.layout import Column, Entry, Table, length_title
 
@@ -46,9 +46,9 @@ def tasks_table(store: Store) -> Table:
         rows=rows,
         make_frame=lambda: frame,
         breaks=breaks,
-        missing=words.missing_lines(missing, partial),
+        missing=missing_lines(missing, partial),
     )
-    table.caption = [*words.scoring_lines(store), *words.setting_lines(store), *table.missing]
+    table.caption = [*scoring_lines(store), *setting_lines(store), *table.missing]
     return table
 
 
