@@ -23,11 +23,11 @@ from harness import stats
 from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
-from harness.export.text import width
 from harness.store import Store
 from harness.tables import Column, Entry, Table, cells_frame
 from harness.tables.compare import compare
 from harness.tables.delta import lines
+from harness.text import width
 from harness.types import Cell, GatedevalError
 from tests.support.sample_runs import YARN, answer, config, sample, table5_cells, write_run
 
