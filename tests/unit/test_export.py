@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pandas as pd
 import pytest
 
 from harness import stats
+from harness.benchmarks.presentation import Presentation, register
 from harness.config.names import MMLU_SUBJECTS, RULER_TASKS
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
@@ -389,8 +391,6 @@ def test_equal_models_are_called_equal(tmp_path: Path) -> None:
 
 def test_a_response_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     cells: dict[Cell, int | None] = {Cell(m, "c", "ruler", "vt", 4096): 1 for m in ("a", "b")}
-    from dataclasses import replace
-
     with Store.open(tmp_path / "r", {}, cells=cells) as store:
         for i, cell in enumerate(cells):
             store.append(cell, replace(sample(0, {"score": float(i)}), response="\x1b[2J\x07evil\u202e" + "x" * 300))
@@ -431,6 +431,52 @@ def test_every_style_in_every_format(run: Path, odd: Path) -> None:
             export_run(run, **wrong)  # type: ignore[arg-type]
 
 
+def test_samples_as_json_lines_have_one_line_each(tmp_path: Path) -> None:
+    """A line separator inside a response is no end of a line of JSON."""
+    cell = Cell("m", "c", "ruler", "vt", 4096)
+    with Store.open(tmp_path / "r", {}, cells={cell: 2}) as store:
+        for i in range(2):
+            store.append(cell, replace(sample(i, {"score": 1.0}), response="one\u2028two"))
+    lines = export_run(tmp_path / "r", "samples", "json").removesuffix("\n").split("\n")
+    assert [json.loads(line)["response"] for line in lines] == ["one\u2028two"] * 2
+
+
+@pytest.mark.parametrize("pooling", ["tasks", "questions", "metrics", None])
+def test_an_added_benchmark_is_shown_by_its_own_presentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: Any
+) -> None:
+    """Table, tasks, delta, compare and lm-eval's results of a benchmark that this project does not know."""
+    monkeypatch.setattr("harness.benchmarks.presentation._PRESENTATIONS", {})
+    if pooling is not None:
+        shown = Presentation(title="Toys", pooling=pooling, all_tasks=("car", "doll", "kite"), unit="toys")
+        register("toy", replace(shown, caption=lambda planned: f"Toys: {planned.samples_text} per toy."))
+    cells: dict[Cell, int | None] = {Cell(m, "c", "toy", t): 10 for m in ("a", "b") for t in ("doll", "car")}
+    settings = {"benchmarks": [{"toy": ["doll", "car"], "shots": 2}]}
+    with Store.open(tmp_path / "r", {"config": settings}, cells=cells) as store:
+        for cell in cells:
+            for i in range(10):
+                store.append(cell, sample(i, {"right": float(i % 3 == 0 or cell.model == "b")}))
+        store.finish()
+    table = export_run(tmp_path / "r")
+    expected = {
+        "tasks": ["Toys 2/3 score"],
+        "questions": ["Toys 2/3", "Toys 2/3 by toy"],
+        "metrics": ["Toys right"],
+        None: ["toy right"],
+    }
+    assert [title.strip() for title in table.splitlines()[0].split("|")[3:-1]] == expected[pooling]
+    assert ("Toys: 10 per toy." if pooling else "toy: 2-shot, 10 samples per task.") in table
+    assert "40.00" in table
+    assert "| doll" in export_run(tmp_path / "r", "tasks")
+    whole = "average" if pooling == "tasks" else "all"
+    assert f"| {whole} " in export_run(tmp_path / "r", "delta")
+    title = "Toys" if pooling else "toy"
+    assert f"\n  {title}: 40.00 -> 100.00" in compare(tmp_path / "r")
+    results = json.loads(export_run(tmp_path / "r", "lm_eval", "json", model="a"))
+    assert results["results"]["doll"]["right,none"] == 0.4
+    assert results["n-shot"] == {"doll": 2, "car": 2}
+
+
 def test_tables_need_no_model_code(run: Path) -> None:
     code = (
         "import sys; from harness.export import export_run; export_run(sys.argv[1]); "
@@ -442,7 +488,7 @@ def test_tables_need_no_model_code(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_million_samples_in_twenty_seconds_and_two_gigabytes(tmp_path: Path) -> None:
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from harness.store.files import to_line
 

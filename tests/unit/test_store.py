@@ -87,6 +87,22 @@ def test_a_torn_last_line_is_owed_again_and_repaired(tmp_path: Path, tail: bytes
     assert path.read_bytes().count(b"\n") == 2
 
 
+def test_a_line_without_a_hash_counts_nowhere(tmp_path: Path) -> None:
+    """Its sample is pending again, so it must not be in any number either."""
+    with opened(tmp_path / "r") as store:
+        store.append(CELL, sample(0, {"score": 1.0}))
+        path = store.samples_path(CELL)
+    record = json.loads(path.read_text())
+    del record["hash"]
+    with path.open("a") as file:
+        file.write(json.dumps({**record, "id": "1", "scores": {"score": 0.0}}) + "\n")
+    read = Store.read(tmp_path / "r")
+    assert set(read.done(CELL)) == set(read.known(CELL)) == {"0"}
+    assert [s.id for s in read.samples(CELL)] == read.scores(CELL).ids == ["0"]
+    assert read.scores(CELL).scores.tolist() == [1.0]
+    assert read.summary(CELL).samples == 1
+
+
 def test_a_torn_line_longer_than_a_block_is_cut_whole(tmp_path: Path) -> None:
     with opened(tmp_path / "r") as store:
         store.append(CELL, sample(0, {"score": 1.0}))
