@@ -103,14 +103,17 @@ def report(run: Path, output: Path | None, baseline: str | None, candidate: str 
 def runs(root: Path) -> None:
     """List the runs below ROOT, newest first: state, samples, models."""
     from harness.store import list_runs
+    from harness.text import align
 
-    for found in list_runs(root):
-        columns = [found["path"], found["state"], found.get("start") or ""]
-        if "error" in found:
-            columns.append(found["error"])
+    rows = []
+    for run in list_runs(root):
+        if "error" in run:
+            facts = ["", "", run["error"]]
         else:
-            columns += [f"{found['samples']} samples", f"{found['cells']} cells", ", ".join(found["models"])]
-        print("  ".join(str(c) for c in columns))
+            facts = [f"{run['samples']} samples", f"{run['cells']} cells", ", ".join(run["models"])]
+        rows.append([run["path"], run["state"], run["start"], *facts])
+    for line in align(rows, right=(3, 4)):
+        print(line)
 
 
 @click.command()

@@ -58,7 +58,7 @@ def scored_over_length(store: Store) -> str | None:
     return next(iter(over_length(store)), None)
 
 
-def ruler_lengths(store: Store) -> list[int]:
+def planned_lengths(store: Store) -> list[int]:
     """Every length that this benchmark was planned at, ascending."""
     benchmark = scored_over_length(store)
     return [] if benchmark is None else lengths_of(store, benchmark)
@@ -164,7 +164,7 @@ def needle_grid(store: Store, model: str, context: str, task: str, bins: int = D
     The depth is the first needle's, as a share of the prompt. None where no sample records its needle's depth.
     """
     benchmark = scored_over_length(store) or ""
-    lengths = [n for n in ruler_lengths(store) if Cell(model, context, benchmark, task, n) in store.cells]
+    lengths = [n for n in planned_lengths(store) if Cell(model, context, benchmark, task, n) in store.cells]
     total, counts = np.zeros((bins, len(lengths))), np.zeros((bins, len(lengths)), dtype=int)
     for j, length in enumerate(lengths):
         cell = Cell(model, context, benchmark, task, length)

@@ -127,7 +127,9 @@ def test_csv_is_tidy(run: Path, style: str) -> None:
         assert int(r["samples"]) == 20
 
 
-def test_what_is_missing_is_empty_in_csv_and_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_numbers_are_empty_in_csv_and_listed_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = write_run(tmp_path / "r", config(lengths=(4096,), tasks=("vt", "cwe")), n=3)
     (run / "samples" / f"{Cell('gated', '8k', 'ruler', 'vt', 4096).key}.jsonl").unlink()
     (row,) = [
@@ -332,8 +334,8 @@ def test_the_verdict_in_words(run: Path) -> None:
         compare(run, "gated", "gated")
 
 
-def test_mmlus_difference_is_told_with_subjects_as_clusters_too(tmp_path: Path) -> None:
-    """Ten questions better in one subject, none in the other nine: sure for these questions, not for other subjects."""
+def test_mmlus_difference_also_has_an_interval_with_subjects_as_clusters(tmp_path: Path) -> None:
+    """Ten questions better in one subject, none in the other nine: other subjects need not show a difference."""
     cells: dict[Cell, int | None] = {Cell(m, "c", "mmlu", s): 40 for m in ("a", "b") for s in MMLU_SUBJECTS[:10]}
     with Store.open(tmp_path / "r", {"config": {"benchmarks": [{"mmlu": {"shots": 5}}]}}, cells=cells) as store:
         for cell in cells:
@@ -347,7 +349,7 @@ def test_mmlus_difference_is_told_with_subjects_as_clusters_too(tmp_path: Path) 
     subjects = [i // 40 for i in range(400)]
     expected = stats.clustered_interval(differences, subjects, paired=True)
     assert line.comparison.clustered == pytest.approx((100 * expected.low, 100 * expected.high))
-    assert expected.low < 0 < expected.high, "a difference in one subject out of ten is no law"
+    assert expected.low < 0 < expected.high, "a difference in one subject out of ten need not hold in others"
     interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]"
     assert f"b is better\n    subjects as clusters (would it hold on other subjects?): {interval}" in text
     frame = pd.read_csv(io.StringIO(export_run(tmp_path / "r", "delta", "csv"))).set_index("task")
