@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import field_validator
 
+from harness.benchmarks.presentation import Planned, Presentation, register
 from harness.benchmarks.protocol import Benchmark, Setup
 from harness.config.fields import Natural, Positive, Text, names_of
 from harness.data.folder import DataFolder
@@ -161,3 +162,39 @@ class LmScore:
     def __call__(self, answer: Answer, text: str) -> dict[str, float]:
         """lm-eval's metrics, 0..1."""
         return self.benchmark.lm_task(self.task, self.data).score(self.doc, self.instances, answer, text)
+
+
+def _mmlu_caption(planned: Planned) -> str:
+    if planned.entry is None:
+        return ""
+    return (
+        f"MMLU: {planned.shots_text}accuracy over questions, {planned.samples_text} per subject; by subject: mean over "
+        "subjects."
+    )
+
+
+register(
+    "mmlu",
+    Presentation(
+        title="MMLU",
+        pooling="questions",
+        all_tasks=mmlu.SUBJECTS,
+        unit="subjects",
+        rank=1,
+        caption=_mmlu_caption,
+        lm_eval_task=lambda task: f"mmlu_{task.removeprefix('mmlu_')}",
+        lm_eval_group="mmlu",
+    ),
+)
+
+
+def _gsm8k_caption(planned: Planned) -> str:
+    if planned.entry is None:
+        return ""
+    return (
+        f"GSM8k: {planned.shots_text}{planned.samples_text} questions; strict: the answer after ####; flexible: the "
+        "last number in the answer."
+    )
+
+
+register("gsm8k", Presentation(title="GSM8k", rank=2, every_metric=True, caption=_gsm8k_caption))

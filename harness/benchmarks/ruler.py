@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
+from harness.benchmarks.presentation import Planned, Presentation, register, span_text
 from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Positive, names_of
@@ -151,3 +152,58 @@ class RulerScore:
     def __call__(self, answer: Answer, text: str) -> dict[str, float]:
         """The one metric, 0..1."""
         return {"score": score(self.task, self.references, text)}
+
+
+_RULER_LM_EVAL = {
+    "vt": "ruler_vt",
+    "cwe": "ruler_cwe",
+    "fwe": "ruler_fwe",
+    "qa_1": "ruler_qa_squad",
+    "qa_2": "ruler_qa_hotpot",
+}
+
+
+def _ruler_caption(planned: Planned) -> str:
+    if not planned.tasks:
+        return ""
+    whole = set(planned.tasks) == set(TASKS)
+    over = f"{len(TASKS)} tasks" if whole else f"{len(planned.tasks)} tasks ({', '.join(planned.tasks)})"
+    options = "".join(
+        f"; {key.replace('_', ' ')} {value}"
+        for key, value in (planned.entry or {}).items()
+        if key not in ("ruler", "lengths", "samples", "answer_tokens")  # the last is among the divergences
+    )
+    return (
+        f"RULER: mean of {over} with equal weight, {_ruler_samples(planned)}, official string-match scoring{options}."
+    )
+
+
+def _ruler_samples(planned: Planned) -> str:
+    """ "500 samples per task and length"; where lengths differ, the samples per task of each."""
+    groups: dict[str, list[str]] = {}
+    for length in sorted(planned.counts):
+        groups.setdefault(span_text(planned.counts[length]), []).append(str(length))
+    if len(groups) < 2:
+        return f"{next(iter(groups), 'no')} samples per task and length"
+    return "samples per task: " + "; ".join(f"{n} at {_and(lengths)}" for n, lengths in groups.items())
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+register(
+    "ruler",
+    Presentation(
+        title="RULER",
+        pooling="tasks",
+        all_tasks=TASKS,
+        rank=0,
+        unknown_length="0",
+        caption=_ruler_caption,
+        lm_eval_task=lambda task: _RULER_LM_EVAL.get(task, task),
+        lm_eval_group="ruler",
+        lm_eval_metric=lambda metric, length: f"{length},none",
+        lm_eval_shots=0,
+    ),
+)

@@ -163,16 +163,16 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     from harness.run.progress import Progress
     from harness.run.runner import run as run_plan
     from harness.run.signals import Stopped, stopping
-    from harness.store import last_words
+    from harness.store import interruption_message
 
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     try:
-        with stopping(lambda signal: last_words(path, signal, again)):
+        with stopping(lambda signal: interruption_message(path, signal, again)):
             plan = build(config)
             plan.check()
             state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
     except Stopped as stopped:
-        print(last_words(path, stopped.name, again), file=sys.stderr)
+        print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
     note = f"{tally.asked} samples answered, {tally.reused} found finished"
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""

@@ -11,9 +11,11 @@ from typing import Any, TextIO
 
 import click
 
+from harness import export
+
 PATH = click.Path(path_type=Path)
-FORMATS = click.Choice(["md", "latex", "csv", "json", "html"])  # harness.export.FORMATS; importing it takes a second
-STYLES = click.Choice(["table5", "tasks", "delta", "samples", "lm_eval"])  # harness.export.STYLES
+FORMATS = click.Choice(export.FORMATS)
+STYLES = click.Choice(export.STYLES)
 
 overrides_option = click.option(
     "--set", "-s", "overrides", metavar="KEY=VALUE", multiple=True,

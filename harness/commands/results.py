@@ -104,15 +104,18 @@ def report(run: Path, output: Path | None, baseline: str | None, candidate: str 
 @click.argument("root", type=PATH, default=Path("results"))
 def runs(root: Path) -> None:
     """List the runs below ROOT, newest first: state, samples, models."""
-    from harness.store.merging import list_runs
+    from harness.store import list_runs
+    from harness.text import align
 
-    for found in list_runs(root):
-        columns = [found["path"], found["state"], found.get("start") or ""]
-        if "error" in found:
-            columns.append(found["error"])
+    rows = []
+    for run in list_runs(root):
+        if "error" in run:
+            facts = ["", "", run["error"]]
         else:
-            columns += [f"{found['samples']} samples", f"{found['cells']} cells", ", ".join(found["models"])]
-        print("  ".join(str(c) for c in columns))
+            facts = [f"{run['samples']} samples", f"{run['cells']} cells", ", ".join(run["models"])]
+        rows.append([run["path"], run["state"], run["start"], *facts])
+    for line in align(rows, right=(3, 4)):
+        print(line)
 
 
 @click.command()
@@ -121,7 +124,7 @@ def runs(root: Path) -> None:
 @click.argument("target", type=PATH)
 def merge(first: Path, second: Path, target: Path) -> None:
     """Join FIRST and SECOND, runs of the same benchmark on other models, into TARGET; refuses unequal samples."""
-    from harness.store.merging import merge as join
+    from harness.store import merge as join
 
     print(join(first, second, target))
 
@@ -130,7 +133,7 @@ def merge(first: Path, second: Path, target: Path) -> None:
 @click.argument("run", type=PATH)
 def rebuild(run: Path) -> None:
     """Make RUN's derived files again from its samples."""
-    from harness.store.merging import rebuild as derive
+    from harness.store import rebuild as derive
 
     for path in derive(run):
         print(path)
@@ -144,6 +147,6 @@ def rebuild(run: Path) -> None:
 @click.option("--task", help="Task of all rows, for files without a task column.")
 def import_(file: Path, target: Path, model: str, length: int, task: str | None) -> None:
     """Make a run TARGET of a FILE of RULER predictions (JSON lines or CSV: task, references, prediction)."""
-    from harness.store.importing import import_predictions
+    from harness.store import import_predictions
 
     print(import_predictions(file, target, model=model, length=length, task=task))

@@ -51,7 +51,7 @@ def escape(text: str) -> str:
     """Plain text for LaTeX, with glyphs that pdflatex's default fonts have.
 
     Accents of Latin letters are kept where those fonts have them and dropped elsewhere; other scripts become "?".
-    Brackets and stars are braced: at a row's start LaTeX would take them for an argument of the line break before.
+    Brackets and stars are braced: at the start of a row LaTeX would read them as an argument of the line break above.
     """
     return "".join(map(_character, text)).replace("\n", " ")
 

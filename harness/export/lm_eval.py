@@ -5,24 +5,17 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from harness.benchmarks.presentation import Presentation, lower_is_better, presentation_of
 from harness.store import Store
 from harness.tables.aggregates import usable
-from harness.tables.frames import labels, ordered_cells
+from harness.tables.caption import planned_of
+from harness.tables.frames import check_label, labels, ordered_cells
 from harness.types import Cell, GatedevalError
-from tasks.ruler.protocol import TASKS as RULER_TASKS
-
-_RULER_NAMES = {
-    "vt": "ruler_vt",
-    "cwe": "ruler_cwe",
-    "fwe": "ruler_fwe",
-    "qa_1": "ruler_qa_squad",
-    "qa_2": "ruler_qa_hotpot",
-}
-_LOWER = ("perplexity", "ppl", "bits_per_byte", "brier")
 
 
 def lm_eval_results(store: Store, model: str | None = None, context: str | None = None) -> str:
@@ -33,84 +26,101 @@ def lm_eval_results(store: Store, model: str | None = None, context: str | None 
     is the sample standard deviation over sqrt(n), "N/A" for one sample. Cells without scores are left out, never
     zero.
     """
-    model = _one(model, labels(store, "models"), "model")
-    context = _one(context, labels(store, "contexts"), "context")
-    results: dict[str, dict[str, Any]] = {}
-    groups: dict[str, dict[str, Any]] = {}
-    subtasks: dict[str, list[str]] = {}
-    higher: dict[str, dict[str, bool]] = {}
-    samples: dict[str, dict[str, int]] = {}
-    pooled: dict[str, dict[str, list[np.ndarray]]] = {}
+    model = _one(store, "models", model)
+    context = _one(store, "contexts", context)
+    results = _Results()
     for cell in ordered_cells(store):
-        if (cell.model, cell.context) != (model, context) or not usable(store, cell):
-            continue
-        name, group = _name(cell)
-        entry = results.setdefault(name, {"alias": name})
-        for metric, values in store.scores(cell).metrics.items():
-            key = f"{cell.length},none" if cell.benchmark == "ruler" else metric if "," in metric else f"{metric},none"
-            _put(entry, key, values)
-            higher.setdefault(name, {})[key.partition(",")[0]] = not any(w in metric for w in _LOWER)
-            if group:
-                pooled.setdefault(group, {}).setdefault(key, []).append(values)
-        n = len(store.scores(cell).ids)
-        samples[name] = {
-            "original": max(n, samples.get(name, {}).get("original", 0)),
-            "effective": max(n, samples.get(name, {}).get("effective", 0)),
-        }
-        if group:
-            subtasks.setdefault(group, [])
-            if name not in subtasks[group]:
-                subtasks[group].append(name)
-        else:
-            subtasks.setdefault(name, [])
-    for group, metrics in pooled.items():
-        entry = groups.setdefault(group, {"alias": group})
-        for key, columns in metrics.items():
-            if group == "mmlu":
-                _put(entry, key, np.concatenate(columns))
-            elif len(columns) == len(RULER_TASKS):  # a missing task blocks RULER's average
-                entry[key] = float(np.mean([c.mean() for c in columns]))
-                error = math.sqrt(sum(c.var(ddof=1) / c.size for c in columns if c.size > 1)) / len(columns)
-                entry[_stderr(key)] = error if all(c.size > 1 for c in columns) else "N/A"
-    return (
-        json.dumps(
-            {
-                "results": {**{g: groups[g] for g in groups}, **results},
-                "groups": groups,
-                "group_subtasks": subtasks,
-                "configs": {name: {"task": name} for name in results},
-                "versions": {},
-                "n-shot": _shots(store, results),
-                "higher_is_better": higher,
-                "n-samples": samples,
-                **_facts(store, model, context),
-            },
-            indent=2,
-            ensure_ascii=False,
-            default=str,
-        )
-        + "\n"
-    )
+        if (cell.model, cell.context) == (model, context) and usable(store, cell):
+            results.add(cell, store.scores(cell).metrics)
+    content = {**results.as_dict(_shots(store, results)), **_facts(store, model, context)}
+    return json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
-def _one(given: str | None, known: list[str], what: str) -> str:
-    if given is not None and given not in known:
-        raise GatedevalError(f"no {what} {given!r} in this run; it has {', '.join(map(repr, known))}")
+def _one(store: Store, what: Literal["models", "contexts"], given: str | None) -> str:
+    """The label that is meant: the given one, or the only one."""
+    check_label(store, what, given)
+    known = labels(store, what)
     if given is None and len(known) != 1:
         raise GatedevalError(
-            f"lm-eval's results are about one model under one setting: choose a {what}, one of "
+            f"lm-eval's results are about one model under one setting: choose a {what.removesuffix('s')}, one of "
             f"{', '.join(map(repr, known))}"
         )
     return given if given is not None else known[0]
 
 
-def _name(cell: Cell) -> tuple[str, str | None]:
-    """lm-eval's task name of a cell, and its group."""
-    if cell.benchmark == "ruler":
-        return _RULER_NAMES.get(cell.task, cell.task), "ruler"
-    if cell.benchmark == "mmlu":
-        return f"mmlu_{cell.task.removeprefix('mmlu_')}", "mmlu"
-    return cell.task, None
+class _Task:
+    """The numbers of one lm-eval task: scores by key, its samples, the benchmark it belongs to."""
+
+    def __init__(self, name: str, benchmark: str) -> None:
+        self.benchmark = benchmark
+        self.scores: dict[str, Any] = {"alias": name}
+        self.higher_is_better: dict[str, bool] = {}
+        self.samples = 0
+
+
+class _Group:
+    """The tasks of one lm-eval group, and the per-sample scores that its own scores are computed from."""
+
+    def __init__(self, shown: Presentation) -> None:
+        self.shown = shown
+        self.tasks: dict[str, None] = {}  # an ordered set
+        self.columns: dict[str, list[NDArray[np.float64]]] = {}
+
+    def scores(self, name: str) -> dict[str, Any]:
+        """The group's scores: pooled over questions, or the mean over tasks, which a missing task blocks."""
+        scores: dict[str, Any] = {"alias": name}
+        for key, columns in self.columns.items():
+            if self.shown.pooling != "tasks":
+                _put(scores, key, np.concatenate(columns))
+            elif len(columns) == len(self.shown.all_tasks or self.tasks):
+                scores[key] = float(np.mean([c.mean() for c in columns]))
+                error = math.sqrt(sum(c.var(ddof=1) / c.size for c in columns if c.size > 1)) / len(columns)
+                scores[_stderr(key)] = error if all(c.size > 1 for c in columns) else "N/A"
+        return scores
+
+
+class _Results:
+    """Collects cells into the parts of lm-eval's results object."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, _Task] = {}
+        self.groups: dict[str, _Group] = {}
+        self.subtasks: dict[str, list[str]] = {}  # a group or a task without a group -> the tasks below it
+
+    def add(self, cell: Cell, metrics: dict[str, NDArray[np.float64]]) -> None:
+        """Add one cell's scores; `metrics`: name -> (n,), 0..1."""
+        shown = presentation_of(cell.benchmark)
+        name, group = shown.lm_eval_task(cell.task), shown.lm_eval_group
+        task = self.tasks.setdefault(name, _Task(name, cell.benchmark))
+        within = None if group is None else self.groups.setdefault(group, _Group(shown))
+        for metric, values in metrics.items():
+            key = shown.lm_eval_metric(metric, cell.length)
+            _put(task.scores, key, values)
+            task.higher_is_better[key.partition(",")[0]] = not lower_is_better(metric)
+            if within is not None:
+                within.columns.setdefault(key, []).append(values)
+        task.samples = max(task.samples, *(values.size for values in metrics.values()))
+        if within is not None:
+            within.tasks.setdefault(name)
+
+    def as_dict(self, shots: dict[str, int]) -> dict[str, Any]:
+        """The part of lm-eval's results object that is about scores. `shots`: task -> examples in its prompts."""
+        groups = {name: group.scores(name) for name, group in self.groups.items()}
+        alone: dict[str, list[str]] = {
+            name: [] for name, task in self.tasks.items() if presentation_of(task.benchmark).lm_eval_group is None
+        }
+        return {
+            "results": {**groups, **{name: task.scores for name, task in self.tasks.items()}},
+            "groups": groups,
+            "group_subtasks": {**{name: list(group.tasks) for name, group in self.groups.items()}, **alone},
+            "configs": {name: {"task": name} for name in self.tasks},
+            "versions": {},
+            "n-shot": shots,
+            "higher_is_better": {name: task.higher_is_better for name, task in self.tasks.items()},
+            "n-samples": {
+                name: {"original": task.samples, "effective": task.samples} for name, task in self.tasks.items()
+            },
+        }
 
 
 def _stderr(key: str) -> str:
@@ -118,21 +128,19 @@ def _stderr(key: str) -> str:
     return f"{metric}_stderr,{extraction}"
 
 
-def _put(entry: dict[str, Any], key: str, values: np.ndarray) -> None:
-    entry[key] = float(values.mean())
-    entry[_stderr(key)] = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else "N/A"
+def _put(scores: dict[str, Any], key: str, values: NDArray[np.float64]) -> None:
+    scores[key] = float(values.mean())
+    scores[_stderr(key)] = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else "N/A"
 
 
-def _shots(store: Store, results: dict[str, Any]) -> dict[str, int]:
+def _shots(store: Store, results: _Results) -> dict[str, int]:
+    """Task -> examples in its prompts, where the config or the benchmark says how many."""
     shots: dict[str, int] = {}
-    for entry in store.manifest.get("config", {}).get("benchmarks") or []:
-        for kind in ("mmlu", "gsm8k"):
-            if isinstance(entry.get(kind), dict) and entry[kind].get("shots") is not None:
-                shots.update({name: entry[kind]["shots"] for name in results if name.split("_")[0] == kind})
-        if "lm_eval" in entry and entry.get("shots") is not None:
-            shots[entry["lm_eval"]] = entry["shots"]
-        if "ruler" in entry:
-            shots.update({_RULER_NAMES.get(t, t): 0 for t in entry["ruler"] if _RULER_NAMES.get(t, t) in results})
+    for name, task in results.tasks.items():
+        n = planned_of(store, task.benchmark).shots
+        n = presentation_of(task.benchmark).lm_eval_shots if n is None else n
+        if n is not None:
+            shots[name] = n
     return shots
 
 

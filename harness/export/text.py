@@ -5,28 +5,24 @@ from __future__ import annotations
 import html
 import json
 import textwrap
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from harness.tables.layout import Column, Entry, Table
+from harness.text import pad, width
 
 SCHEMA = 1  # of the JSON export; docs/results.md describes it
-
-
-def width(text: str) -> int:
-    """Columns that `text` takes in a terminal: wide characters count two, combining marks none."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 # ------------------------------------------------------------------------------------------------------- Markdown
 
 
 def markdown(table: Table, caption: Sequence[str]) -> str:
-    """A pipe table whose columns line up as plain text too: numbers at the right with their parentheses in a column of
-    their own, best in bold, caption lines as a list beneath.
+    """A pipe table whose columns line up as plain text too.
+
+    Numbers are at the right, their parentheses in a column of their own, the best in bold; caption lines are a list.
     """
     columns = [_markdown_column(column, [row[c] for row in table.rows]) for c, column in enumerate(table.columns)]
     lines = ["| " + " | ".join(fields) + " |" for fields in zip(*columns, strict=True)]
@@ -42,29 +38,24 @@ def _markdown_column(column: Column, entries: list[Entry]) -> list[str]:
     if not column.numeric:
         texts = [_cell_text(e.number) for e in entries]
         size = max([3, width(title), *map(width, texts)])
-        return [_pad(title, size), "-" * size, *(_pad(t, size) for t in texts)]
+        return [pad(title, size), "-" * size, *(pad(t, size) for t in texts)]
     heads = [f"**{e.number}**{e.marks}" if e.best else f"{e.number}{e.marks}" for e in entries]
-    # Digits line up whether or not they are bold: what follows the digits is padded to one width, what is before too.
+    # Bold and plain digits line up: what precedes the digits and what follows them is padded to one width each.
     tails = [len(h) - len(h.rstrip("*▲▼†")) for h in heads]
     after = max(tails, default=0)
     heads = [h + " " * (after - t) for h, t in zip(heads, tails, strict=True)]
     size = max(map(width, heads), default=0)
     extra = max((width(e.parenthesis) for e in entries), default=0)
     texts = [
-        _pad(h, size, right=True) + (" " + _pad(e.parenthesis, extra, right=True) if extra else "")
+        pad(h, size, right=True) + (" " + pad(e.parenthesis, extra, right=True) if extra else "")
         for h, e in zip(heads, entries, strict=True)
     ]
     size = max([3, width(title), *map(width, texts)])
-    return [_pad(title, size, right=True), "-" * (size - 1) + ":", *(_pad(t, size, right=True) for t in texts)]
+    return [pad(title, size, right=True), "-" * (size - 1) + ":", *(pad(t, size, right=True) for t in texts)]
 
 
 def _cell_text(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-
-
-def _pad(text: str, size: int, right: bool = False) -> str:
-    space = " " * (size - width(text))
-    return space + text if right else text + space
 
 
 # ------------------------------------------------------------------------------------------------------- HTML
@@ -126,7 +117,7 @@ def _html_entry(entry: Entry) -> str:
 
 
 def html_page(table: Table, caption: Sequence[str]) -> str:
-    """A whole page: no script, nothing loaded, readable in light and dark."""
+    """A whole page: no script, no file or address that it loads, readable in light and dark."""
     notes = "".join(f"<li>{html.escape(line)}</li>" for line in caption)
     return (
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
@@ -139,7 +130,7 @@ def html_page(table: Table, caption: Sequence[str]) -> str:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """The tidy frame: an absent number is an empty field, never a zero. Scores with four decimals."""
+    """The tidy frame: a missing number is an empty field, never a zero; floats have four decimals."""
     rounded = frame.copy()
     for column in rounded.columns:
         if pd.api.types.is_float_dtype(rounded[column]):
@@ -148,7 +139,7 @@ def csv(frame: pd.DataFrame) -> str:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The frame as JSON-able dicts, NaN and NA as None."""
+    """The frame as dicts for JSON, NaN and NA as None."""
     rows = frame.to_dict("records")
     return [{str(k): None if v is pd.NA or v != v else v for k, v in row.items()} for row in rows]
 

@@ -11,7 +11,7 @@ from harness.figures.heat import heat_figure
 from harness.figures.style import PAPER, drawing
 from harness.figures.svg import stand_alone
 from harness.store import Store
-from harness.tables.curves import grids_of, ruler_lengths
+from harness.tables.curves import grids_of, planned_lengths
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _figures(store: Store, baseline: str | None, candidate: str | None) -> Itera
     lines, models = drawn(store)
     if not lines:
         raise GatedevalError(f"{store.path} has no RULER average to draw: `gatedeval table` says what is missing")
-    yield "score_vs_length", length_figure(lines, ruler_lengths(store), models)
+    yield "score_vs_length", length_figure(lines, planned_lengths(store), models)
     number = 0
     for _, grids, differences in grids_of(store, baseline, candidate):
         for grid in grids.values():

@@ -10,7 +10,7 @@ from harness.figures.curves import context_figure, drawn, key_figure
 from harness.figures.style import SCREEN, drawing
 from harness.figures.svg import inline
 from harness.store import Store
-from harness.tables.curves import Curve, reach, ruler_lengths
+from harness.tables.curves import Curve, planned_lengths, reach
 from harness.tables.layout import length_title
 
 
@@ -31,7 +31,7 @@ def charts(store: Store) -> Charts | None:
     with drawing(SCREEN):
         keys = [(m, Markup(inline(key_figure(m, models), f"key{i}", ""))) for i, m in enumerate(models)]
         figures = [
-            (context, _chart([c for c in lines if c.context == context], ruler_lengths(store), models, f"chart{i}"))
+            (context, _chart([c for c in lines if c.context == context], planned_lengths(store), models, f"chart{i}"))
             for i, context in enumerate(dict.fromkeys(c.context for c in lines))
         ]
     return Charts(keys, figures, [(c.model, c.context, *reach(c)) for c in lines])

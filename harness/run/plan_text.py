@@ -9,6 +9,7 @@ from harness.config import Model
 from harness.models.checkpoint import inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.run.plan import Plan
+from harness.text import align
 from harness.types import GatedevalError
 
 
@@ -25,14 +26,7 @@ def render(plan: Plan) -> str:
         rows.append((model, context, benchmark, f"{length or ''}", str(cells), f"{samples:,}", f"{at_most}{tokens:,}"))
     total = (len(plan.cells), sum(plan.cells.values()), sum(plan.tokens.values()))
     rows.append(("total", "", "", "", str(total[0]), f"{total[1]:,}", f"{total[2]:,}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells_ = [
-            text.ljust(w) if i < 3 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells_).rstrip())
-    lines.insert(1, "  ".join("-" * w for w in widths))
+    lines = align(rows, right=range(3, 7), rule=True)
     for label, planned in plan.models.items():
         checkpoint = planned.checkpoint
         limits = ", ".join(f"{name} {tokens:,}" for name, tokens in planned.max_lengths.items())
@@ -79,5 +73,4 @@ def describe(model: Model, *, as_json: bool = False) -> str:
     facts["fingerprint"] = checkpoint.fingerprint()
     if as_json:
         return json.dumps(facts, indent=2)
-    width = max(len(name) for name in facts)
-    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in facts.items())
+    return "\n".join(align([(name, str(value)) for name, value in facts.items()]))

@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ _LOCKED_HERE: set[Path] = set()  # locks of this process: a POSIX lock does not 
 
 
 def explain(error: OSError, doing: str, path: Path) -> GatedevalError:
-    """One clear line for a file system's refusal: what was being done, where, and what to do."""
+    """An operating system's error as one line: what failed (`doing`), on which path, why, and the remedy."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         why, remedy = "the disk is full", "free some space and give the same command again: it goes on where it was"
     elif error.errno == errno.EFBIG:
@@ -35,7 +35,7 @@ def explain(error: OSError, doing: str, path: Path) -> GatedevalError:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` with `text` so that a reader, or a crash, sees the old file or the new one and nothing between."""
+    """Replace `path` with `text` atomically: readers, also after a crash, see the old file or the new one, whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,13 +45,13 @@ def write_atomic(path: Path, text: str) -> None:
             os.fsync(f.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # what refused the file may refuse its removal: the first error is told
+        with contextlib.suppress(OSError):  # removing it may fail for the same reason: report the first error
             temporary.unlink(missing_ok=True)
         raise explain(error, "write", path) from error
 
 
 def finite(value: Any) -> Any:
-    """`value` with every NaN and infinity as None: JSON has no word for them, and most readers reject Python's."""
+    """`value` with every NaN and infinity as None: JSON cannot express them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -67,38 +67,11 @@ def to_line(record: Mapping[str, Any]) -> bytes:
         text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         text = json.dumps(finite(record), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A lone surrogate (a response cut inside a character) has no UTF-8 form; escaped, it comes back as it was.
+    # A lone surrogate (a response cut inside a character) has no UTF-8 form. JSON can escape it, so it is read back.
     try:
         return text.encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(finite(record), allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-def each_record(path: Path, use: Callable[[dict[str, Any]], None]) -> int:
-    """Call `use` with every whole line of a JSON-lines file, in order; returns how many lines could not be read.
-
-    What follows the last newline is torn: its sample is owed again, and it is not counted. A whole line that is no
-    JSON object (a block of zeros after a power cut) is counted, and owed again too. A missing file has no lines.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise explain(error, "read", path) from error
-    lines = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="surrogateescape").split("\n")[:-1]
-    unreadable = 0
-    loads = json.loads
-    for line in lines:
-        try:
-            record = loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
-            use(record)
-        else:
-            unreadable += 1
-    return unreadable
 
 
 def repair(path: Path) -> int:
@@ -125,9 +98,9 @@ def repair(path: Path) -> int:
 
 
 class Appender:
-    """An open sample file: every line is handed to the system in one write, at once.
+    """An open sample file: every line goes to the operating system in one write, without a buffer in between.
 
-    A killed process therefore loses no finished line; a refused write (full disk) leaves the file as it was before it.
+    A killed process therefore loses no finished line. A write that fails (full disk) leaves the file as it was before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,27 +113,29 @@ class Appender:
             raise explain(error, "open", path) from error
 
     def append(self, line: bytes) -> None:
-        """Append one line; raises GatedevalError when the system refuses it, whole or in part."""
+        """Append one line. Raises GatedevalError when the write fails, also in part."""
         before = os.fstat(self._fd).st_size
         try:
             view = memoryview(line)
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as error:
-            with contextlib.suppress(OSError):  # else the torn tail is cut off when the run is opened again
+            with contextlib.suppress(OSError):  # if this fails too, opening the run again cuts the torn line off
                 os.ftruncate(self._fd, before)
             raise explain(error, "append to", self.path) from error
 
     def close(self) -> None:
-        """Close the file; harmless when called twice."""
+        """Close the file; calling it twice is harmless."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class RunLock:
-    """One writer per run. A POSIX record lock: the system drops it when the process ends, however it ends, and a
-    child that outlives its parent (an engine worker) does not keep it, as it would keep a flock.
+    """One writer per run, by a POSIX record lock.
+
+    The system releases it when the process ends, however it ends. A child that outlives its parent (an engine worker)
+    does not inherit it, as it would inherit a flock; libraries such as filelock use flock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,7 +171,7 @@ class RunLock:
         _LOCKED_HERE.add(self.path)
 
     def release(self) -> None:
-        """Give the lock back; harmless when called twice."""
+        """Release the lock; calling it twice is harmless."""
         if self._fd >= 0:
             _LOCKED_HERE.discard(self.path)
             os.close(self._fd)
@@ -204,8 +179,8 @@ class RunLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds the lock file `path`. Asks without taking it."""
-    if path.resolve() in _LOCKED_HERE:  # opening and closing it here would drop our own lock
+    """Whether a live process holds the lock file `path`. It is not taken."""
+    if path.resolve() in _LOCKED_HERE:  # closing any handle of the file would release this process's own lock
         return True
     try:
         with open(path, "rb") as f:

@@ -1,4 +1,4 @@
-"""RULER predictions of another harness, scored and kept as a run, so that every table and test works on them."""
+"""Import RULER predictions of another harness as a run: tables and tests then work on them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def import_predictions(
     length: int = 0,
     task: str | None = None,
 ) -> Path:
-    """Make a run at `out` from a prediction file (JSON lines or CSV, gzipped or not); returns its path.
+    """Score a prediction file (JSON lines or CSV, gzipped or not) and write a run to `out`; returns its path.
 
     The file's columns are task, references, prediction (and the names other harnesses use for them). `length`:
-    RULER's length, which such files do not carry; 0 where it is not known. `task`: for files without a task column.
-    Samples are numbered per task in file order; token counts are not known and stand as 0. Raises GatedevalError
-    naming file and row.
+    RULER's length in tokens, which such files do not have; 0 where it is not known. `task`: for files without a task
+    column. Samples are numbered per task in file order; token counts are not known and recorded as 0. Raises
+    GatedevalError naming file and row.
     """
     from tasks.ruler.scoring import read_predictions, score
 
@@ -34,12 +34,12 @@ def import_predictions(
     for row in read_predictions(file, task):
         cell = Cell(model, context, "ruler", row.task, length)
         there = samples.setdefault(cell, [])
-        asked = json.dumps([row.task, len(there), row.references], ensure_ascii=False)
-        facts: dict[str, Any] = {"prompt_hash": hashlib.sha256(asked.encode()).hexdigest()[:32]}
+        question = json.dumps([row.task, len(there), row.references], ensure_ascii=False)
+        facts: dict[str, Any] = {"prompt_hash": hashlib.sha256(question.encode()).hexdigest()[:32]}
         there.append(
             Sample(
                 id=str(len(there)),
-                hash=hashlib.sha256((asked + row.prediction).encode()).hexdigest()[:32],
+                hash=hashlib.sha256((question + row.prediction).encode()).hexdigest()[:32],
                 prompt_tokens=0,
                 references=row.references,
                 response=row.prediction,

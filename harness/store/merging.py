@@ -1,4 +1,4 @@
-"""Runs beside one another: list them, join two of the same benchmark, build derived files again."""
+"""Join two runs of the same benchmark into one, after checking that both were given the same prompts."""
 
 from __future__ import annotations
 
@@ -6,88 +6,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from harness.store.derived import write_derived
-from harness.store.files import is_locked
-from harness.store.run import MANIFEST, Store
+from harness.store.manifest import MANIFEST
+from harness.store.run import Store
+from harness.store.scores import pair
 from harness.types import Cell, GatedevalError
-
-
-def list_runs(root: Path | str) -> list[dict[str, Any]]:
-    """Every run directly below `root`, newest start first: name, path, state, cells, samples, models, start, end.
-
-    state is complete, incomplete, running, interrupted (it says running, but no live process writes it), or damaged
-    (with `error`). samples counts lines on disk. A root that does not exist has no runs.
-    """
-    root = Path(root)
-    runs: list[dict[str, Any]] = []
-    for manifest in sorted(root.glob(f"*/{MANIFEST}")):
-        path = manifest.parent
-        try:
-            store = Store.read(path)
-        except GatedevalError as error:
-            runs.append({"name": path.name, "path": str(path), "state": "damaged", "error": str(error), "start": ""})
-            continue
-        facts = store.manifest
-        running = is_locked(path / "lock")
-        state = "running" if running else facts.get("state", "incomplete")
-        runs.append(
-            {
-                "name": path.name,
-                "path": str(path),
-                "state": "interrupted" if state == "running" and not running else state,
-                "cells": len(store.cells),
-                "failures": len(store.failures),
-                "samples": sum(file.read_bytes().count(b"\n") for file in (path / "samples").glob("*.jsonl")),
-                "models": list(dict.fromkeys(cell.model for cell in store.cells)),
-                "start": facts.get("start") or "",
-                "end": facts.get("end"),
-            }
-        )
-    return sorted(runs, key=lambda run: str(run["start"]), reverse=True)
-
-
-def rebuild(path: Path | str) -> list[Path]:
-    """Compute a run's derived files and its state again from its samples; returns the files written.
-
-    Takes the lock: a run that is being written is refused.
-    """
-    path = Path(path)
-    old = Store.read(path)
-    with Store.open(path, old.manifest, cells=old.cells) as store:
-        store.manifest["sessions"] = old.manifest.get("sessions", [])  # rebuilding is no session
-        state = write_derived(store)
-        store.update_manifest(state=state, end=old.manifest.get("end"))
-    return [path / "cells.csv", path / MANIFEST]
 
 
 def merge(a: Path | str, b: Path | str, out: Path | str) -> Path:
     """Join two runs of the same benchmark (other models, another machine) into a new run at `out`.
 
-    Wherever both ran a benchmark's task at a length, common samples must have asked the same thing; else nothing is
-    written. A model label in both must be the same weights; a context label the same setting. Raises GatedevalError
-    otherwise, and where the runs have no task in common.
+    Wherever both ran a benchmark's task at a length, common samples must have the same prompt; else nothing is written.
+    A model label in both must be the same weights; a context label the same setting. Raises GatedevalError otherwise,
+    and where the runs have no task in common.
     """
     left, right, out = Store.read(Path(a)), Store.read(Path(b)), Path(out)
     if (out / MANIFEST).exists():
         raise GatedevalError(f"there is a run at {out} already; give another name")
     _same_labels(left, right)
-    _same_questions(left, right)
+    _same_prompts(left, right)
     cells: dict[Cell, int | None] = dict(left.cells)
     for cell, planned in right.cells.items():
         cells[cell] = planned if cell not in cells else _larger(cells[cell], planned)
     with Store.open(out, _merged_manifest(left, right), cells=cells) as store:
         for cell in cells:
-            expected: dict[str, str] = {}
-            for source in (left, right):
-                if cell in source.cells:
-                    for sample in source.samples(cell):
-                        if sample.id not in expected:
-                            expected[sample.id] = sample.hash
-                            store.append(cell, sample)
-        for source in (left, right):
-            for key, error in source.failures.items():
+            written: set[str] = set()
+            for run in (left, right):
+                for sample in run.samples(cell) if cell in run.cells else ():
+                    if sample.id not in written:
+                        written.add(sample.id)
+                        store.append(cell, sample)
+        for run in (left, right):
+            for key, error in run.failures.items():
                 store.failures.setdefault(key, error)
         store.finish()
     return out
@@ -120,8 +69,8 @@ def _same_labels(left: Store, right: Store) -> None:
             )
 
 
-def _same_questions(left: Store, right: Store) -> None:
-    """Common samples of common tasks must be the same questions, whichever models and contexts answered them."""
+def _same_prompts(left: Store, right: Store) -> None:
+    """Common samples of common tasks must have the same prompt, whichever models and contexts answered them."""
     by_task: dict[tuple[str, str, int], Cell] = {}
     for cell in left.cells:
         by_task.setdefault((cell.benchmark, cell.task, cell.length), cell)
@@ -130,25 +79,21 @@ def _same_questions(left: Store, right: Store) -> None:
         other = by_task.get((cell.benchmark, cell.task, cell.length))
         if other is None:
             continue
-        ours, theirs = left.scores(other), right.scores(cell)
-        where = {id: i for i, id in enumerate(theirs.ids)}
-        pairs = np.array([(i, where[id]) for i, id in enumerate(ours.ids) if id in where]).reshape(-1, 2)
-        common += len(pairs)
-        differing = ours.prompts[pairs[:, 0]] != theirs.prompts[pairs[:, 1]]
-        if differing.any():
-            first = ours.ids[int(pairs[int(np.argmax(differing)), 0])]
+        pairing = pair(left.scores(other), right.scores(cell))
+        common += len(pairing.left)
+        if pairing.differing:
             at = f" at {cell.length}" if cell.length else ""
             raise GatedevalError(
-                f"{left.path} and {right.path} asked different things: {cell.task}{at}, {int(differing.sum())} of "
-                f"{len(pairs)} common samples, the first is {first!r}; they can be merged when run with the same seed, "
-                "profile, shots and tokenizer"
+                f"{left.path} and {right.path} asked different things: {cell.task}{at}, {len(pairing.differing)} of "
+                f"{len(pairing.left)} common samples, the first is {pairing.differing[0]!r}; they can be merged when "
+                "run with the same seed, profile, shots and tokenizer"
             )
     if not common:
         raise GatedevalError(f"{left.path} and {right.path} have no sample in common: there is nothing to compare")
 
 
 def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
-    """One manifest of two: models and contexts joined, where facts differ both are kept and told in the caption."""
+    """One manifest of two: models and contexts joined, where facts differ both are kept, and a caption line says so."""
     first, second = left.manifest, right.manifest
     config = dict(first.get("config") or {})
     for what in ("models", "contexts"):

@@ -10,29 +10,20 @@ results/<name>/run.json               manifest: resolved config, versions, finge
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import socket
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness import __version__
-from harness.store.derived import write_derived
-from harness.store.files import Appender, RunLock, each_record, explain, finite, to_line, write_atomic
-from harness.store.scores import CellScores, read_scores, select, within_plan
+from harness.store import manifest as manifests
+from harness.store.files import Appender, RunLock, explain, to_line, write_atomic
+from harness.store.manifest import MANIFEST
+from harness.store.scores import CellScores, Expected, each_sample, read_scores, select, within_plan
+from harness.store.summary import CellSummary, summarise, to_csv
 from harness.types import Cell, GatedevalError, Sample
 
-MANIFEST = "run.json"
 _MAX_OPEN = 8  # sample files held open at once
 _FIELDS = {f.name for f in dataclasses.fields(Sample)}
-
-
-def now() -> str:
-    """The time as it is written in a manifest: UTC, seconds, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Store:
@@ -41,28 +32,26 @@ class Store:
     def __init__(
         self, path: Path, manifest: dict[str, Any], cells: Mapping[Cell, int | None], lock: RunLock | None
     ) -> None:
-        """Not for callers: use `open` or `read`."""
+        """Used by `open` and `read` only."""
         self.path = path
         self.manifest = manifest
         self.cells: Mapping[Cell, int | None] = dict(cells)
         self._lock = lock
         self._appenders: dict[Cell, Appender] = {}
-        self._expected: dict[Cell, dict[str, str] | None] = {}
-        self._said: set[Cell] = set()  # cells whose expectation was said in this session
+        self._expected = Expected(path / "expected")
         self._scores: dict[Cell, CellScores] = {}
-
-    # ------------------------------------------------------------------ opening
 
     @classmethod
     def open(cls, path: Path, manifest: dict[str, Any], *, cells: Mapping[Cell, int | None]) -> Store:
         """Create the run, or resume it; takes the lock. `cells`: the plan, with samples per cell (None: unknown).
 
-        A resumed run takes the new manifest's facts and plan, and keeps its first start, its earlier sessions and the
-        failures of cells that are still planned. Raises GatedevalError when another process writes the run, when the
-        directory cannot be written, or when two cells would share a file.
+        A resumed run takes the facts and the plan given here, and keeps its first start, its earlier sessions and the
+        failures of cells that are still planned.
+        Raises GatedevalError when another process writes the run, when the directory cannot be written, or when two
+        cells would share a file.
         """
         path = Path(path)
-        _check_names(cells)
+        manifests.check_file_names(cells)
         try:
             (path / "samples").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -71,21 +60,7 @@ class Store:
         try:
             for leftover in path.rglob(".*.tmp"):  # of a process that was killed between writing and renaming
                 leftover.unlink(missing_ok=True)
-            old = _read_manifest(path) if (path / MANIFEST).exists() else {}
-            session = {"start": now(), "pid": os.getpid(), "host": socket.gethostname()}
-            keys = {cell.key for cell in cells}
-            merged = {
-                "gatedeval": __version__,
-                "name": path.name,
-                **manifest,
-                "start": old.get("start") or manifest.get("start") or session["start"],
-                "end": None,
-                "state": "running",
-                "sessions": [*old.get("sessions", []), session],
-                "failures": {k: v for k, v in old.get("failures", {}).items() if k in keys},
-                "cells": [_cell_record(cell, n) for cell, n in cells.items()],
-            }
-            store = cls(path, merged, cells, lock)
+            store = cls(path, manifests.start_session(path, manifest, cells), cells, lock)
             store._write_manifest()
             return store
         except BaseException:
@@ -94,29 +69,18 @@ class Store:
 
     @classmethod
     def read(cls, path: Path) -> Store:
-        """Open a run for reading only, with no lock. Raises GatedevalError naming what is missing when it is no run."""
+        """Open a run for reading only, without the lock. Raises GatedevalError when `path` is not a run."""
         path = Path(path)
         if path.name == MANIFEST:
             path = path.parent
         if not path.is_dir():
             raise GatedevalError(f"no run at {path}: no such directory; `gatedeval runs` lists those there are")
-        manifest = _read_manifest(path)
-        try:
-            cells = {
-                Cell(c["model"], c["context"], c["benchmark"], c["task"], int(c.get("length") or 0)): c.get("planned")
-                for c in manifest["cells"]
-            }
-        except (KeyError, TypeError) as error:
-            raise GatedevalError(
-                f"{path / MANIFEST}: its list of cells is damaged ({error!r}): no gatedeval run, or edited by hand"
-            ) from error
-        return cls(path, manifest, cells, None)
+        manifest = manifests.read_manifest(path)
+        return cls(path, manifest, manifests.cells_of(manifest, path), None)
 
     def close(self) -> None:
-        """Close sample files and give the lock back. Reading goes on working."""
-        for appender in self._appenders.values():
-            appender.close()
-        self._appenders.clear()
+        """Close the sample files and release the lock. Reading still works."""
+        self._close_files()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -136,46 +100,39 @@ class Store:
         return self.path / "samples" / f"{cell.key}.jsonl"
 
     def expect(self, cell: Cell, hashes: Mapping[str, str]) -> None:
-        """Say which samples (id -> content hash) the plan asks for, once the prompts are known.
+        """Record which samples (id -> content hash) the plan asks for, once the prompts are known.
 
         From then on, lines with another id or another hash (other weights behind the same path, other seed, other
-        prompt) count for nothing anywhere, at once and also for a reader of a half-redone run; the lines stay, so
-        going back to the old setting finds them again. Optional: without it every id's last line counts.
+        prompt) count nowhere, also for a reader of a run that is half redone. The lines stay in the file, so going back
+        to the old setting finds them again. Optional: without it the last line of every id counts.
         """
         self._writable()
-        if self._expectation(cell) != dict(hashes):
-            write_atomic(self._expected_path(cell), json.dumps(dict(hashes), separators=(",", ":")))
-        self._expected[cell] = dict(hashes)
-        self._said.add(cell)
+        self._expected.set(cell, hashes)
         self._scores.pop(cell, None)
 
     def done(self, cell: Cell) -> dict[str, str]:
-        """id -> content hash of every finished sample, the last line of an id. A torn line is not finished.
+        """id -> content hash of every finished sample, by the last line of an id. A torn line is not finished.
 
-        While writing, what an earlier session expected is no filter: a session killed before it could say what it
-        expects has written lines too, and they are to be found.
+        While writing, hashes that an earlier session recorded do not filter: a session that was killed before it called
+        `expect` has written lines too, and they count.
         """
-        expected = self._expectation(cell) if self._lock is None or cell in self._said else None
-        records, _ = select(self.samples_path(cell), expected)
+        current = self._lock is None or self._expected.set_in_this_session(cell)
+        records = select(self.samples_path(cell), self._expected.get(cell) if current else None)
         return {id: record["hash"] for id, record in records.items()}
 
     def known(self, cell: Cell) -> dict[str, set[str]]:
-        """id -> every content hash that any line of the cell has: what need not be asked again, also when a setting
-        goes back to an earlier one.
+        """id -> every content hash that any line of the cell has.
+
+        None of these samples is asked for again, also when a setting goes back to an earlier one.
         """
         hashes: dict[str, set[str]] = {}
-
-        def use(record: dict[str, Any]) -> None:
-            if isinstance(record.get("id"), str) and isinstance(record.get("hash"), str):
-                hashes.setdefault(record["id"], set()).add(record["hash"])
-
-        each_record(self.samples_path(cell), use)
+        each_sample(self.samples_path(cell), None, lambda id, record: hashes.setdefault(id, set()).add(record["hash"]))
         return hashes
 
     def append(self, cell: Cell, sample: Sample) -> None:
-        """Write one finished sample: one line, handed to the system at once.
+        """Write one finished sample as one line, at once.
 
-        Raises GatedevalError when the cell is not in the plan or the disk refuses; the file is then as it was.
+        Raises GatedevalError when the cell is not in the plan or the write fails; the file is then as it was.
         """
         self._writable()
         if cell not in self.cells:
@@ -190,7 +147,7 @@ class Store:
 
     def samples(self, cell: Cell) -> Iterator[Sample]:
         """The cell's samples, one per id, in natural id order, only those that the plan asks for."""
-        records, _ = select(self.samples_path(cell), self._expectation(cell))
+        records = select(self.samples_path(cell), self._expected.get(cell))
         for id in within_plan(list(records), self.cells.get(cell)):
             record = records.pop(id)
             record["scores"] = {k: float("nan") if v is None else v for k, v in record["scores"].items()}
@@ -199,17 +156,22 @@ class Store:
     def scores(self, cell: Cell) -> CellScores:
         """The cell's samples as columns, without the texts; kept in memory once read."""
         if cell not in self._scores:
-            self._scores[cell] = read_scores(self.samples_path(cell), self.cells.get(cell), self._expectation(cell))
+            expected = self._expected.get(cell)
+            self._scores[cell] = read_scores(self.samples_path(cell), self.cells.get(cell), expected)
         return self._scores[cell]
 
     def planned(self, cell: Cell) -> int | None:
         """How many samples the plan asks of the cell; None where it is not known."""
-        expected = self._expectation(cell)
+        expected = self._expected.get(cell)
         n = self.cells.get(cell)
         return n if n is not None or expected is None else len(expected)
 
+    def summary(self, cell: Cell) -> CellSummary:
+        """The cell's row of cells.csv."""
+        return summarise(cell, self.scores(cell), self.planned(cell), self.failures.get(cell.key))
+
     def finished(self) -> tuple[int, int]:
-        """How many samples that the plan asks for are finished, and how many it asks for where that is known."""
+        """(finished samples that the plan asks for, samples that it asks for where that is known)."""
         done = sum(len(within_plan(list(self.done(cell)), self.cells[cell])) for cell in self.cells)
         return done, sum(self.planned(cell) or 0 for cell in self.cells)
 
@@ -235,23 +197,31 @@ class Store:
         self.manifest.update(facts)
         self._write_manifest()
 
+    def write_derived(self) -> str:
+        """Write cells.csv, remove the failures of cells that are complete by now; returns the run's state."""
+        for cell in self.cells:
+            if cell.key in self.failures and self.summary(cell).complete:
+                del self.failures[cell.key]
+        rows = [self.summary(cell) for cell in self.cells]
+        write_atomic(self.path / "cells.csv", to_csv(rows))
+        return "complete" if all(row.complete for row in rows) and not self.failures else "incomplete"
+
     def finish(self, **facts: Any) -> str:
-        """End the session: derived files, state, end time; gives the lock back. Returns "complete" or "incomplete"."""
+        """End the session: write derived files, state and end time, release the lock.
+
+        Returns "complete" or "incomplete".
+        """
         self._writable()
-        for appender in self._appenders.values():
-            appender.close()
-        self._appenders.clear()
+        self._close_files()
         self.manifest.update(facts)
-        state = write_derived(self)
+        state = self.write_derived()
         self.manifest["state"] = state
-        self.manifest["end"] = now()
+        self.manifest["end"] = manifests.now()
         if self.manifest.get("sessions"):
             self.manifest["sessions"][-1]["end"] = self.manifest["end"]
         self._write_manifest()
         self.close()
         return state
-
-    # ------------------------------------------------------------------ within
 
     def _writable(self) -> None:
         if self._lock is None:
@@ -259,69 +229,9 @@ class Store:
 
     def _write_manifest(self) -> None:
         self._writable()
-        text = json.dumps(finite(self.manifest), indent=1, ensure_ascii=False, allow_nan=False, default=str)
-        write_atomic(self.path / MANIFEST, text + "\n")
+        manifests.write_manifest(self.path, self.manifest)
 
-    def _expected_path(self, cell: Cell) -> Path:
-        return self.path / "expected" / f"{cell.key}.json"
-
-    def _expectation(self, cell: Cell) -> dict[str, str] | None:
-        if cell not in self._expected:
-            try:
-                self._expected[cell] = json.loads(self._expected_path(cell).read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                self._expected[cell] = None
-            except OSError as error:
-                raise explain(error, "read", self._expected_path(cell)) from error
-            except ValueError as error:
-                where = self._expected_path(cell)
-                raise GatedevalError(f"{where} is damaged ({error}); remove it and run again") from error
-        return self._expected[cell]
-
-
-def last_words(path: Path, why: str, again: str) -> str:
-    """What an interrupted run says: what is finished, where it is, and the command that goes on."""
-    try:
-        done, planned = Store.read(path).finished()
-        kept = f"{done:,} of {planned:,} samples are finished and kept in {path}"
-    except GatedevalError:
-        kept = f"nothing was begun in {path} yet"
-    return f"interrupted by {why}: {kept}. Go on with:\n  {again}"
-
-
-def _cell_record(cell: Cell, planned: int | None) -> dict[str, Any]:
-    return {**dataclasses.asdict(cell), "planned": planned}
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise GatedevalError(
-            f"no run at {path}: it has no {MANIFEST}; give a directory that `gatedeval run` wrote"
-        ) from None
-    except OSError as error:
-        raise explain(error, "read", file) from error
-    except ValueError as error:
-        raise GatedevalError(
-            f"{file} is damaged ({error}); restore it from a copy, or remove it and run the config "
-            "again: that goes on with the samples beside it"
-        ) from error
-    if not isinstance(manifest, dict) or "cells" not in manifest:
-        raise GatedevalError(f"{file} is not a gatedeval run: it has no list of cells")
-    return manifest
-
-
-def _check_names(cells: Mapping[Cell, int | None]) -> None:
-    """No two cells may share a file, also where the file system ignores case; no name may be too long for it."""
-    seen: dict[str, Cell] = {}
-    for cell in cells:
-        other = seen.setdefault(cell.key.lower(), cell)
-        if other is not cell:
-            raise GatedevalError(f"two cells would share the file {cell.key}.jsonl: {other} and {cell}; change a label")
-        if len(cell.key) > 240:
-            raise GatedevalError(
-                f"a cell's file name would be {len(cell.key)} characters long ({cell.key[:60]}...); "
-                "use shorter labels for models and contexts (at most 240 characters altogether)"
-            )
+    def _close_files(self) -> None:
+        for appender in self._appenders.values():
+            appender.close()
+        self._appenders.clear()

@@ -1,10 +1,10 @@
-"""What the tables need of a cell, as columns: read once, without the texts."""
+"""Reading a sample file: which lines count, and the columns that tables need, without the texts."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.store.files import each_record
+from harness.store.files import explain, write_atomic
+from harness.types import Cell, GatedevalError
 
 FINISH = ("stop", "length", "choose")
 _DIGITS = re.compile(r"(\d+)")
-
-
-def natural(id: str) -> list[tuple[int, int, str]]:
-    """Sort key that reads runs of digits as numbers: 2 before 10, q2 before q10."""
-    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in _DIGITS.split(id) if p]
 
 
 @dataclass(frozen=True)
@@ -28,8 +24,8 @@ class CellScores:
     """One cell's samples as columns, in natural id order; n rows in every column.
 
     `metrics`: name -> float64 (n,), NaN where a sample has no such score; the first is the headline.
-    `prompts`: int64 (n,), equal where two samples ask the same thing. Comparable within one process only.
-    `finish`: int8 (n,), an index into `FINISH`. `unreadable`: lines that were no JSON.
+    `prompts`: int64 (n,), equal where two samples have the same prompt. Comparable within one process only.
+    `finish`: int8 (n,), an index into `FINISH`. `prompt_tokens`: int64 (n,). `unreadable`: lines that are not JSON.
     """
 
     ids: list[str]
@@ -55,23 +51,127 @@ class CellScores:
         return self.metrics[self.headline] if self.headline is not None else np.full(len(self.ids), np.nan)
 
 
-def _prompt_identity(record: Mapping[str, Any]) -> int:
-    """What makes two models' samples the same question.
+@dataclass(frozen=True)
+class Pairing:
+    """The samples that two cells have in common, by id, in the natural id order of the left cell; m rows.
 
-    The content hash covers the model too, so it cannot say. The runner's `extra["prompt_hash"]` (prompt token ids
-    alone) can; without it, the references and the prompt's token count are what there is to compare.
+    `left`, `right`: int64 (m,), row numbers in the two cells. `differing`: ids whose prompts differ.
     """
-    extra = record.get("extra") or {}
-    if "prompt_hash" in extra:
-        return hash(("hash", str(extra["prompt_hash"])))
-    return hash(("weak", record.get("prompt_tokens"), json.dumps(record.get("references"))))
+
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    differing: list[str]
+
+
+def pair(left: CellScores, right: CellScores) -> Pairing:
+    """Pair the samples of two cells by id, and compare their prompts."""
+    rows = {id: row for row, id in enumerate(right.ids)}
+    common = [(row, rows[id]) for row, id in enumerate(left.ids) if id in rows]
+    i, j = np.array(common, dtype=np.int64).reshape(-1, 2).T
+    differing = [left.ids[row] for row in i[left.prompts[i] != right.prompts[j]]]
+    return Pairing(i, j, differing)
+
+
+# ----------------------------------------------------------------------------------------------- which lines count
+
+
+class Expected:
+    """expected/CELL.json of a run: sample id -> content hash that the plan asks for. Each file is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._cells: dict[Cell, dict[str, str] | None] = {}
+        self._set: set[Cell] = set()
+
+    def get(self, cell: Cell) -> dict[str, str] | None:
+        """id -> content hash; None where no session has recorded it. Raises GatedevalError for a damaged file."""
+        if cell not in self._cells:
+            file = self._file(cell)
+            try:
+                self._cells[cell] = json.loads(file.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                self._cells[cell] = None
+            except OSError as error:
+                raise explain(error, "read", file) from error
+            except ValueError as error:
+                raise GatedevalError(f"{file} is damaged ({error}); remove it and run again") from error
+        return self._cells[cell]
+
+    def set(self, cell: Cell, hashes: Mapping[str, str]) -> None:
+        """Record the expected hashes of a cell, on disk where they have changed."""
+        if self.get(cell) != dict(hashes):
+            write_atomic(self._file(cell), json.dumps(dict(hashes), separators=(",", ":")))
+        self._cells[cell] = dict(hashes)
+        self._set.add(cell)
+
+    def set_in_this_session(self, cell: Cell) -> bool:
+        """Whether `set` was called for the cell by this process, so that an earlier session's record is outdated."""
+        return cell in self._set
+
+    def _file(self, cell: Cell) -> Path:
+        return self.folder / f"{cell.key}.json"
+
+
+def each_record(path: Path, use: Callable[[dict[str, Any]], None]) -> int:
+    """Call `use` with every whole line of a JSON-lines file, in order; returns how many lines could not be read.
+
+    What follows the last newline is a torn line: its sample is pending again, and it is not counted. A whole line that
+    is no JSON object (a block of zeros after a power cut) is counted, and its sample is pending again too. A missing
+    file has no lines. jsonlines has no notion of a torn or damaged line, so the lines are split here.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise explain(error, "read", path) from error
+    lines = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="surrogateescape").split("\n")[:-1]
+    unreadable = 0
+    loads = json.loads
+    for line in lines:
+        try:
+            record = loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            use(record)
+        else:
+            unreadable += 1
+    return unreadable
+
+
+def each_sample(path: Path, expected: Mapping[str, str] | None, use: Callable[[str, dict[str, Any]], None]) -> int:
+    """Call `use` with (id, record) of every line that counts, in order; returns how many lines could not be read.
+
+    A line counts when it has an id and a content hash, and, where `expected` (id -> hash) is known, that id has that
+    hash there: answers of other weights, or to another prompt, stay in the file and out of every number.
+    """
+
+    def check(record: dict[str, Any]) -> None:
+        id, digest = record.get("id"), record.get("hash")
+        if isinstance(id, str) and isinstance(digest, str) and (expected is None or expected.get(id) == digest):
+            use(id, record)
+
+    return each_record(path, check)
+
+
+def select(path: Path, expected: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
+    """id -> the record that counts; of several lines with one id, the last."""
+    chosen: dict[str, dict[str, Any]] = {}
+    each_sample(path, expected, chosen.__setitem__)
+    return chosen
+
+
+def natural(id: str) -> list[tuple[int, int, str]]:
+    """Sort key that reads runs of digits as numbers: 2 before 10, q2 before q10."""
+    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in _DIGITS.split(id) if p]
 
 
 def within_plan(ids: Sequence[str], planned: int | None) -> list[str]:
     """`ids` in natural order, only those a plan of `planned` samples asks for.
 
-    Plain numbers count from 0, so a run lowered from 500 to 100 samples keeps 0..99 even while 0..50 alone are done;
-    ids of another kind are taken in their order.
+    Plain numbers count from 0, so a run lowered from 500 to 100 samples keeps 0..99 even while 0..50 alone are
+    finished; ids of another kind are taken in their order.
     """
     numbers = all(i.isascii() and i.isdecimal() for i in ids)
     ordered = sorted(ids, key=int) if numbers else sorted(ids, key=natural)
@@ -80,20 +180,7 @@ def within_plan(ids: Sequence[str], planned: int | None) -> list[str]:
     return [i for i in ordered if int(i) < planned] if numbers else ordered[:planned]
 
 
-def select(path: Path, expected: Mapping[str, str] | None) -> tuple[dict[str, dict[str, Any]], int]:
-    """id -> the record that counts, and the number of unreadable lines.
-
-    Of lines with one id the last wins. Where `expected` (id -> hash) is known, only lines with that id *and* that hash
-    count: answers of other weights, or to another prompt, stay in the file and out of every number.
-    """
-    chosen: dict[str, dict[str, Any]] = {}
-
-    def use(record: dict[str, Any]) -> None:
-        id, digest = record.get("id"), record.get("hash")
-        if isinstance(id, str) and isinstance(digest, str) and (expected is None or expected.get(id) == digest):
-            chosen[id] = record
-
-    return chosen, each_record(path, use)
+# ---------------------------------------------------------------------------------------------------------- columns
 
 
 def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | None) -> CellScores:
@@ -101,10 +188,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
     slim: dict[str, tuple[dict[str, float | None], int, int, int]] = {}
     names: dict[str, None] = {}  # an ordered set: the first metric seen is the headline
 
-    def use(record: dict[str, Any]) -> None:
-        id = record.get("id")
-        if not isinstance(id, str) or (expected is not None and expected.get(id) != record.get("hash")):
-            return
+    def use(id: str, record: dict[str, Any]) -> None:
         scores = record.get("scores") or {}
         for name in scores:
             names.setdefault(name)
@@ -115,7 +199,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
             int(record.get("prompt_tokens") or 0),
         )
 
-    unreadable = each_record(path, use)
+    unreadable = each_sample(path, expected, use)
     ids = within_plan(list(slim), planned)
     rows = [slim[i] for i in ids]
     metrics = {
@@ -130,3 +214,15 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         prompt_tokens=np.array([row[3] for row in rows], dtype=np.int64),
         unreadable=unreadable,
     )
+
+
+def _prompt_identity(record: Mapping[str, Any]) -> int:
+    """A number that is equal where two models were given the same prompt.
+
+    The content hash covers the model too, so it cannot serve. The runner's `extra["prompt_hash"]` (prompt token ids
+    alone) can; without it, the references and the prompt's token count are compared.
+    """
+    extra = record.get("extra") or {}
+    if "prompt_hash" in extra:
+        return hash(("hash", str(extra["prompt_hash"])))
+    return hash(("weak", record.get("prompt_tokens"), json.dumps(record.get("references"))))

@@ -1,4 +1,4 @@
-"""Numbers that stand for several cells: RULER's average over tasks, MMLU's over questions and over subjects."""
+"""Numbers that stand for several cells: a mean over tasks with equal weight, a mean over questions."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import stats
+from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
-from harness.store.derived import scale_of
+from harness.store.summary import scale_of
 from harness.types import Cell
-from tasks.ruler.protocol import TASKS as RULER_TASKS
 
 
 @dataclass(kw_only=True)
 class Aggregate:
-    """One number over several cells, 0-100. NaN and its reasons where it cannot be told.
+    """One number over several cells, 0-100 (or on the metric's own scale). NaN when cells are missing.
 
-    `missing`: cells without a single score (they block the number unless partial results were asked for);
-    `partial`: cells with fewer samples than planned. `cells`: those that went in. `interval` and `clustered` are on
-    0..1; the latter takes the cells (MMLU's subjects) as clusters, for a mean over the samples of several.
+    `cells`: those that went in. `missing` lists, in words, the cells without scores; they block the number unless
+    partial results were asked for. `partial` lists cells with fewer samples than planned. `interval` and `clustered`
+    are on 0..1; the latter takes the cells (MMLU's subjects) as clusters, for a mean over the questions of several.
     """
 
     value: float
@@ -32,16 +33,30 @@ class Aggregate:
     partial: list[str] = field(default_factory=list)
 
 
-def ruler_tasks(store: Store) -> list[str]:
-    """Every RULER task that the run plans anywhere, in RULER's order: what its average is over."""
-    planned = {cell.task for cell in store.cells if cell.benchmark == "ruler"}
-    return [t for t in RULER_TASKS if t in planned] + sorted(planned - set(RULER_TASKS))
+# ------------------------------------------------------------------------------------------------- what is planned
 
 
-def sample_count(store: Store, cell: Cell) -> str:
-    """ "137 of 500 samples", or "137 samples" where the plan does not say."""
-    n, planned = len(store.scores(cell).ids), store.planned(cell)
-    return f"{n} samples" if planned is None else f"{n} of {planned} samples"
+def benchmarks_of(store: Store) -> list[str]:
+    """Every benchmark that the run plans, in the order that tables show them."""
+    return sorted(dict.fromkeys(cell.benchmark for cell in store.cells), key=lambda name: presentation_of(name).rank)
+
+
+def tasks_of(store: Store, benchmark: str) -> list[str]:
+    """Every task of the benchmark that the run plans anywhere, in the benchmark's own order."""
+    return presentation_of(benchmark).ordered(cell.task for cell in store.cells if cell.benchmark == benchmark)
+
+
+def lengths_of(store: Store, benchmark: str, context: str | None = None) -> list[int]:
+    """Every length in tokens that the benchmark is planned at (under one context setting), ascending."""
+    return sorted({c.length for c in store.cells if c.benchmark == benchmark and context in (None, c.context)})
+
+
+def over_length(store: Store) -> list[str]:
+    """The run's benchmarks that are scored over length, by their mean over tasks: RULER, and those shown like it."""
+    return [name for name in benchmarks_of(store) if presentation_of(name).pooling == "tasks"]
+
+
+# ------------------------------------------------------------------------------------------------- one cell
 
 
 def describe(cell: Cell) -> str:
@@ -55,6 +70,14 @@ def usable(store: Store, cell: Cell) -> bool:
     return bool(values.size) and not bool(np.isnan(values).any())
 
 
+def _sample_count(n: int, planned: int | None) -> str:
+    """ "137 of 500 samples", or "137 samples" where the plan does not say."""
+    return f"{n} samples" if planned is None else f"{n} of {planned} samples"
+
+
+# ------------------------------------------------------------------------------------------------- several cells
+
+
 def _gather(store: Store, cells: list[Cell]) -> tuple[list[Cell], list[str], list[str]]:
     """The usable cells, and in words the missing and the partial ones."""
     there, missing, partial = [], [], []
@@ -64,17 +87,17 @@ def _gather(store: Store, cells: list[Cell]) -> tuple[list[Cell], list[str], lis
             continue
         error = store.failures.get(cell.key)
         values = store.scores(cell).scores
+        unscored = int(np.isnan(values).sum())
         if not values.size:
             missing.append(f"{describe(cell)}: {error or 'no sample yet'}")
-        elif bool(np.isnan(values).any()):
-            missing.append(
-                f"{describe(cell)}: failed, {int(np.isnan(values).sum())} of {values.size} samples have no score"
-            )
+        elif unscored:
+            missing.append(f"{describe(cell)}: failed, {unscored} of {values.size} samples have no score")
         else:
             there.append(cell)
             planned = store.planned(cell)
             if error or (planned is not None and values.size < planned):
-                partial.append(f"{describe(cell)}: {sample_count(store, cell)}" + (f"; {error}" if error else ""))
+                count = _sample_count(values.size, planned)
+                partial.append(f"{describe(cell)}: {count}" + (f"; {error}" if error else ""))
     return there, missing, partial
 
 
@@ -93,17 +116,21 @@ def task_mean(store: Store, cells: list[Cell], *, allow_partial: bool = False) -
 def question_mean(
     store: Store, cells: list[Cell], metric: str | None = None, *, allow_partial: bool = False
 ) -> Aggregate:
-    """The mean over all samples of the cells (MMLU's headline; GSM8k by `metric`), 0-100 for scores in 0..1."""
+    """The mean over all samples of the cells (MMLU's headline; GSM8k by `metric`), 0-100 for scores in 0..1.
+
+    `metric` None takes each cell's headline metric.
+    """
     there, missing, partial = _gather(store, cells)
-    columns = []
+    columns: list[NDArray[np.float64]] = []
     for cell in there:
         scores = store.scores(cell)
         columns.append(scores.scores if metric is None else scores.metrics.get(metric, np.empty(0)))
     pooled = np.concatenate(columns) if columns else np.empty(0)
     value, interval, clustered = math.nan, stats.Interval(math.nan, math.nan, ""), None
     if pooled.size and not np.isnan(pooled).any() and (allow_partial or not missing):
-        value = scale_of(pooled) * float(pooled.mean())
-        if scale_of(pooled) == 100.0:
+        scale = scale_of(pooled)
+        value = scale * float(pooled.mean())
+        if scale == 100.0:
             interval = stats.mean_interval(pooled)
             if len(columns) > 1:
                 clusters = np.repeat(np.arange(len(columns)), [c.size for c in columns])

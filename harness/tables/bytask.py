@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
 
 from harness.store import Store
-from harness.tables import caption as words
+from harness.tables.aggregates import describe
+from harness.tables.caption import missing_lines, scoring_lines, setting_lines
 from harness.tables.frames import cells_frame
 from harness.tables.layout import Column, Entry, Table, length_title
+from harness.types import Cell
 
 
 def tasks_table(store: Store) -> Table:
@@ -46,14 +49,14 @@ def tasks_table(store: Store) -> Table:
         rows=rows,
         make_frame=lambda: frame,
         breaks=breaks,
-        missing=words.missing_lines(missing, partial),
+        missing=missing_lines(missing, partial),
     )
-    table.caption = [*words.scoring_lines(store), *words.setting_lines(store), *table.missing]
+    table.caption = [*scoring_lines(store), *setting_lines(store), *table.missing]
     return table
 
 
 def _where(row: Mapping[Any, Any]) -> str:
-    return f"{row['model']} / {row['context']} / {row['task']}" + (f" at {row['length']}" if row["length"] else "")
+    return describe(Cell(*(row[f.name] for f in fields(Cell))))
 
 
 def _partial(row: Mapping[Any, Any]) -> bool:

@@ -1,106 +1,136 @@
-"""What stands beneath a table: how it was measured, what is missing, and every setting that moves a number."""
+"""The lines beneath a table: how it was measured, how to read it, what is missing, and what moves a number."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from harness.data.catalog import MMLU_SUBJECTS
+from harness.benchmarks.presentation import Planned, Presentation, presentation_of
 from harness.store import Store
-from harness.tables.aggregates import describe, ruler_tasks
+from harness.tables.aggregates import describe, tasks_of
+from harness.tables.layout import DASH, Entry, Table
+from harness.tables.paired import ALPHA, Comparison
 from harness.types import Cell
-from tasks.ruler.protocol import TASKS as RULER_TASKS
 
-CAPPED_SHARE = 0.01  # length-capped answers above this share are told
-
-
-def benchmark_config(store: Store, kind: str) -> list[dict[str, Any]]:
-    """The config's entries for one benchmark: "ruler", "mmlu", "gsm8k" or "lm_eval"."""
-    return [b for b in store.manifest.get("config", {}).get("benchmarks") or [] if kind in b]
+CAPPED_SHARE = 0.01  # a line names cells with more length-capped answers than this share
+_MOST = 8  # missing or partial cells that a line names; the others are counted
 
 
-def counts(numbers: Iterable[int]) -> str:
-    """ "500", or "20 to 500" where they differ; "no" for none."""
-    seen = sorted(set(numbers))
-    if not seen:
-        return "no"
-    return str(seen[0]) if len(seen) == 1 else f"{seen[0]} to {seen[-1]}"
+# ------------------------------------------------------------------------------------------------- how it was measured
 
 
-def ruler_counts(store: Store) -> str:
-    """ "500 samples per task and length"; where lengths differ, the samples per task of each."""
-    lengths: dict[int, list[int]] = {}
+def config_entries(store: Store) -> dict[str, Mapping[str, Any]]:
+    """Benchmark name -> its first entry in the config's `benchmarks`, in the config's order.
+
+    An entry's first key is the benchmark's name; `{lm_eval: NAME}` is the benchmark NAME.
+    """
+    entries: dict[str, Mapping[str, Any]] = {}
+    for entry in store.manifest.get("config", {}).get("benchmarks") or []:
+        entries.setdefault(str(entry.get("lm_eval") or next(iter(entry), "")), entry)
+    return entries
+
+
+def planned_of(store: Store, benchmark: str) -> Planned:
+    """What the run plans and has of one benchmark."""
+    counts: dict[int, list[int]] = {}
     for cell in store.cells:
-        if cell.benchmark == "ruler":
-            lengths.setdefault(cell.length, []).append(len(store.scores(cell).ids))
-    groups: dict[str, list[str]] = {}
-    for length in sorted(lengths):
-        groups.setdefault(counts(lengths[length]), []).append(str(length))
-    if len(groups) < 2:
-        return f"{next(iter(groups), 'no')} samples per task and length"
-    return "samples per task: " + "; ".join(f"{n} at {_and(at)}" for n, at in groups.items())
-
-
-def _and(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def ruler_title(store: Store) -> tuple[str, str]:
-    """ "RULER", or "RULER (2 of 13 tasks)", and short for it: an average over fewer tasks is never called RULER's."""
-    tasks = ruler_tasks(store)
-    if set(tasks) == set(RULER_TASKS):
-        return "RULER", "RULER"
-    return f"RULER ({len(tasks)} of {len(RULER_TASKS)} tasks)", f"RULER {len(tasks)}/{len(RULER_TASKS)}"
-
-
-def mmlu_title(store: Store) -> tuple[str, str]:
-    """ "MMLU", or "MMLU (5 of 57 subjects)", and short for it."""
-    subjects = {cell.task for cell in store.cells if cell.benchmark == "mmlu"}
-    n, whole = len(subjects), len(MMLU_SUBJECTS)
-    return ("MMLU", "MMLU") if n >= whole else (f"MMLU ({n} of {whole} subjects)", f"MMLU {n}/{whole}")
-
-
-def shots(entry: dict[str, Any], kind: str) -> str:
-    """ "5-shot, ", from a config's benchmark entry; empty where it does not say."""
-    n = (entry.get(kind) or {}).get("shots") if isinstance(entry.get(kind), dict) else entry.get("shots")
-    return "" if n is None else f"{n}-shot, "
+        if cell.benchmark == benchmark:
+            counts.setdefault(cell.length, []).append(len(store.scores(cell).ids))
+    entry = config_entries(store).get(benchmark)
+    return Planned(name=benchmark, entry=entry, tasks=tasks_of(store, benchmark), counts=counts)
 
 
 def scoring_lines(store: Store) -> list[str]:
     """One line per benchmark: what the number is, and over how many samples."""
+    names = dict.fromkeys([*config_entries(store), *(cell.benchmark for cell in store.cells)])
+    ordered = sorted(names, key=lambda name: presentation_of(name).rank)
+    lines = [presentation_of(name).caption(planned_of(store, name)) for name in ordered]
+    return [line for line in lines if line]
+
+
+# ------------------------------------------------------------------------------------------------- how to read it
+
+
+@dataclass(kw_only=True)
+class Uncertainty:
+    """What a caption says about intervals and tests; half-widths and differences in points.
+
+    `halves`: (column group, half-width of a score's 95% interval). `clustered`: benchmark -> half-widths with its tasks
+    as clusters. `tested`: (column group, comparison) of every test. `untested`: why some models were not compared.
+    `baselines`: the models that the others were compared with.
+    """
+
+    halves: list[tuple[str, float]] = field(default_factory=list)
+    clustered: dict[str, list[float]] = field(default_factory=dict)
+    tested: list[tuple[str, Comparison]] = field(default_factory=list)
+    untested: list[str] = field(default_factory=list)
+    baselines: list[str] = field(default_factory=list)
+
+
+def reading_lines(table: Table, uncertainty: Uncertainty) -> list[str]:
+    """How to read the table: signs, intervals, significance. Only what occurs in it."""
     lines = []
-    sizes = {
-        name: counts(len(store.scores(c).ids) for c in store.cells if c.benchmark == name)
-        for name in dict.fromkeys(c.benchmark for c in store.cells)
-    }
-    if "ruler" in sizes:
-        tasks = ruler_tasks(store)
-        over = "13 tasks" if set(tasks) == set(RULER_TASKS) else f"{len(tasks)} tasks ({', '.join(tasks)})"
-        facts = [
-            f"{key.replace('_', ' ')} {value}"
-            for entry in benchmark_config(store, "ruler")[:1]
-            for key, value in entry.items()
-            if key not in ("ruler", "lengths", "samples", "answer_tokens")  # the last: see `setting_lines`
-        ]
+    if signs := _signs([e for row in table.rows for e, c in zip(row, table.columns, strict=True) if c.numeric]):
+        lines.append("Reading: " + "; ".join(signs) + ".")
+    if uncertainty.halves:
+        widths = spans(uncertainty.halves, "±")
+        lines.append(f"95% intervals: {widths} points (Wilson for 0/1 scores, else bootstrap, stratified by task).")
+    for benchmark, halves in uncertainty.clustered.items():
+        shown = presentation_of(benchmark)
         lines.append(
-            f"RULER: mean of {over} with equal weight, {ruler_counts(store)}, official "
-            f"string-match scoring{''.join('; ' + f for f in facts)}."
+            f"{shown.title}'s interval is over questions of these {shown.unit}; over other {shown.unit} too "
+            f"({shown.unit} as clusters) it is {spans([('', half) for half in halves], '±').strip()} points."
         )
-    lines += [
-        f"MMLU: {shots(entry, 'mmlu')}accuracy over questions, {sizes.get('mmlu', 'no')} per subject; by subject: mean "
-        "over subjects."
-        for entry in benchmark_config(store, "mmlu")[:1]
-    ]
-    lines += [
-        f"GSM8k: {shots(entry, 'gsm8k')}{sizes.get('gsm8k', 'no')} questions; strict: the answer after ####; flexible: "
-        "the last number in the answer."
-        for entry in benchmark_config(store, "gsm8k")[:1]
-    ]
-    for entry in benchmark_config(store, "lm_eval"):
-        name = entry["lm_eval"]
-        lines.append(f"{name}: {shots(entry, 'lm_eval')}{sizes.get(name, 'no')} samples per task.")
+    if tested := uncertainty.tested:
+        tests = " or ".join(sorted({c.test for _, c in tested}))
+        lines.append(
+            f"▲ above, ▼ below {' or '.join(uncertainty.baselines)} under the same context setting: p < {ALPHA}, "
+            f"paired {tests} test, Holm over {len(tested)} comparisons."
+        )
+        lines.append(
+            f"Differences smaller than these may go unseen (80% power): {spans((g, c.mdd) for g, c in tested)} points."
+        )
+    if uncertainty.untested:
+        lines.append(f"Not tested ({len(uncertainty.untested)}): {uncertainty.untested[0]}.")
     return lines
+
+
+def _signs(entries: list[Entry]) -> list[str]:
+    """What the signs among a table's numbers mean."""
+    parts = []
+    if any(e.value is None for e in entries):
+        parts.append(f"{DASH} beyond the context's reach, or not there")
+    if any(e.note is not None for e in entries):
+        parts.append("in brackets the 95% interval")
+    elif any(e.drop is not None for e in entries):
+        parts.append("in parentheses the change against the same model's first un-extended context")
+    if any(e.best for e in entries):
+        parts.append("bold the best in its column")
+    if any("†" in e.marks for e in entries):
+        parts.append("† from a part of the planned samples or tasks")
+    return parts
+
+
+def spans(values: Iterable[tuple[str, float]], before: str = "") -> str:
+    """ "RULER ±0.7 to ±3.9, MMLU ±11.2": the smallest and largest value of each group, one decimal."""
+    by_group: dict[str, list[float]] = {}
+    for group, value in values:
+        by_group.setdefault(group, []).append(value)
+    parts = []
+    for group, numbers in by_group.items():
+        low, high = f"{before}{min(numbers):.1f}", f"{before}{max(numbers):.1f}"
+        parts.append(f"{group} {low}" + (f" to {high}" if high != low else ""))
+    return ", ".join(parts)
+
+
+def clusters_title(shown: Presentation) -> str:
+    """ "subjects as clusters (would it hold on other subjects?)": the name of a clustered interval."""
+    return f"{shown.unit} as clusters (would it hold on other {shown.unit}?)"
+
+
+# ------------------------------------------------------------------------------------------------- what moves a number
 
 
 def setting_lines(store: Store) -> list[str]:
@@ -110,16 +140,21 @@ def setting_lines(store: Store) -> list[str]:
         lines.append(f"Seed {seed}.")
     options = {k: v for k, v in (store.manifest.get("options") or {}).items() if v not in (None, False)}
     if options:
-        lines.append(
-            "Divergences from upstream that were on: "
-            + ", ".join(k if v is True else f"{k} {v}" for k, v in options.items())
-            + "."
-        )
+        texts = ", ".join(k if v is True else f"{k} {v}" for k, v in options.items())
+        lines.append(f"Divergences from upstream that were on: {texts}.")
     lines += capped_lines(store)
     unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
     if unreadable:
-        lines.append(f"{unreadable} damaged lines in the sample files were left out; their samples are owed again.")
-    return lines + [str(line) for line in store.manifest.get("caption") or []]
+        lines.append(
+            f"{unreadable} damaged lines in the sample files were left out; the same command answers their samples "
+            "again."
+        )
+    return lines + free_lines(store)
+
+
+def free_lines(store: Store) -> list[str]:
+    """The config's own caption lines."""
+    return [str(line) for line in store.manifest.get("caption") or []]
 
 
 def capped_lines(store: Store) -> list[str]:
@@ -146,16 +181,17 @@ def capped_lines(store: Store) -> list[str]:
     return [f"Answers cut by their token budget in more than 1% of samples: {', '.join(where)}."]
 
 
-def missing_lines(missing: list[str], partial: list[str]) -> list[str]:
-    """What is not there, in words, at most eight items of each kind."""
+# ------------------------------------------------------------------------------------------------- what is missing
 
-    def some(items: list[str]) -> str:
-        items = list(dict.fromkeys(items))
-        return "; ".join(items[:8]) + (f"; and {len(items) - 8} more" if len(items) > 8 else "")
 
-    lines = []
-    if missing:
-        lines.append(f"Missing ({len(set(missing))}): {some(missing)}.")
-    if partial:
-        lines.append(f"† partial ({len(set(partial))}): {some(partial)}.")
-    return lines
+def missing_lines(missing: Iterable[str], partial: Iterable[str] = ()) -> list[str]:
+    """Cells that are missing, and cells that are partly there, in words; at most eight of each are named."""
+    return _listed("Missing", missing) + _listed("† partial", partial)
+
+
+def _listed(title: str, items: Iterable[str]) -> list[str]:
+    once = list(dict.fromkeys(items))
+    if not once:
+        return []
+    more = f"; and {len(once) - _MOST} more" if len(once) > _MOST else ""
+    return [f"{title} ({len(once)}): {'; '.join(once[:_MOST])}{more}."]

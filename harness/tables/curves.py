@@ -1,4 +1,7 @@
-"""What the figures and the report draw: score over length, task x length, needle depth x length. Scores on 0-100."""
+"""What the figures and the report draw: score over length, task x length, needle depth x length. Scores on 0-100.
+
+A run has at most one benchmark that is scored over length: RULER, or one shown like it (`scored_over_length`).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ import numpy as np
 
 from harness import stats
 from harness.store import Store
-from harness.tables.aggregates import ruler_tasks, task_mean, usable
+from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of, usable
 from harness.tables.delta import choose
-from harness.tables.frames import labels
+from harness.tables.frames import check_label, labels
 from harness.tables.layout import DASH, length_title
-from harness.types import Cell, GatedevalError
+from harness.types import Cell
 
 DEPTHS = 10  # rows of a needle grid
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """RULER's average over length for one model and context; only lengths that have it. All lists have one length."""
+    """The mean over tasks at every length for one model and context; only lengths that have it.
+
+    `lengths` in tokens, ascending; `scores` and the ends of their 95% intervals, `lows` and `highs`, on 0-100.
+    """
 
     model: str
     context: str
@@ -33,54 +39,59 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A matrix of scores: rows x columns, NaN where there is none; `counts` are the samples behind each."""
+    """A matrix of scores, 0-100, or of differences in points; NaN where there is none.
+
+    `values`, `counts` (the samples behind each value): shape (rows, columns).
+    """
 
     title: str
     rows: list[str]
-    columns: list[int]  # lengths
+    columns: list[int]  # lengths in tokens
     values: np.ndarray
     counts: np.ndarray
     model: str = ""
     context: str = ""
 
 
-def ruler_lengths(store: Store) -> list[int]:
-    """Every length RULER was planned at, ascending."""
-    return sorted({cell.length for cell in store.cells if cell.benchmark == "ruler"})
+def scored_over_length(store: Store) -> str | None:
+    """The run's benchmark that is scored over length, the first by rank; None where there is none."""
+    return next(iter(over_length(store)), None)
+
+
+def planned_lengths(store: Store) -> list[int]:
+    """Every length that this benchmark was planned at, ascending."""
+    benchmark = scored_over_length(store)
+    return [] if benchmark is None else lengths_of(store, benchmark)
 
 
 def curves(store: Store) -> list[Curve]:
-    """A curve per context and model that has RULER averages, in the config's order; a blocked average is left out."""
-    tasks, found = ruler_tasks(store), []
-    for context in labels(store, "contexts"):
-        for model in labels(store, "models"):
-            points = []
-            for length in ruler_lengths(store):
-                cells = [Cell(model, context, "ruler", task, length) for task in tasks]
-                if not any(cell in store.cells for cell in cells):
-                    continue
-                average = task_mean(store, cells)
-                if not math.isnan(average.value):
-                    points.append((length, average.value, 100 * average.interval.low, 100 * average.interval.high))
-            if points:
-                lengths, scores, lows, highs = (list(column) for column in zip(*points, strict=True))
-                found.append(
-                    Curve(
-                        model=model,
-                        context=context,
-                        lengths=[int(n) for n in lengths],
-                        scores=scores,
-                        lows=lows,
-                        highs=highs,
-                    )
-                )
-    return found
+    """A curve per context and model that has a mean over tasks, in the config's order; blocked means are left out."""
+    benchmark = scored_over_length(store)
+    if benchmark is None:
+        return []
+    found = [_curve(store, benchmark, m, c) for c in labels(store, "contexts") for m in labels(store, "models")]
+    return [curve for curve in found if curve.lengths]
+
+
+def _curve(store: Store, benchmark: str, model: str, context: str) -> Curve:
+    curve = Curve(model=model, context=context, lengths=[], scores=[], lows=[], highs=[])
+    for length in lengths_of(store, benchmark):
+        cells = [Cell(model, context, benchmark, task, length) for task in tasks_of(store, benchmark)]
+        if not any(cell in store.cells for cell in cells):
+            continue
+        average = task_mean(store, cells)
+        if not math.isnan(average.value):
+            curve.lengths.append(length)
+            curve.scores.append(average.value)
+            curve.lows.append(100 * average.interval.low)
+            curve.highs.append(100 * average.interval.high)
+    return curve
 
 
 def reach(curve: Curve) -> tuple[str, str]:
     """A curve in two numbers, as text: effective length, and its mean height over log2(length); a dash for no curve.
 
-    One length is no curve. Below its shortest length's bar, an effective length is "< 4K": not known any better.
+    One length is no curve. "< 4K": no evaluated length is above the threshold, and 4K is the shortest one.
     """
     if len(curve.lengths) < 2:
         return DASH, DASH
@@ -91,13 +102,15 @@ def reach(curve: Curve) -> tuple[str, str]:
 
 
 def task_grid(store: Store, model: str, context: str) -> Grid | None:
-    """Score of every RULER task at every length the context is planned for; None where the model has no score."""
-    tasks = ruler_tasks(store)
-    lengths = sorted({c.length for c in store.cells if c.benchmark == "ruler" and c.context == context})
+    """Score of every task at every length the context is planned for; None where the model has no score."""
+    benchmark = scored_over_length(store)
+    if benchmark is None:
+        return None
+    tasks, lengths = tasks_of(store, benchmark), lengths_of(store, benchmark, context)
     values, counts = np.full((len(tasks), len(lengths)), np.nan), np.zeros((len(tasks), len(lengths)), dtype=int)
     for i, task in enumerate(tasks):
         for j, length in enumerate(lengths):
-            cell = Cell(model, context, "ruler", task, length)
+            cell = Cell(model, context, benchmark, task, length)
             if cell in store.cells and usable(store, cell):
                 scores = store.scores(cell).scores
                 values[i, j], counts[i, j] = 100 * scores.mean(), scores.size
@@ -126,8 +139,7 @@ def grids_of(
         baseline, candidate = choose(store, baseline, candidate)
     known = labels(store, "models")
     for name in (baseline, candidate):
-        if name is not None and name not in known:
-            raise GatedevalError(f"no model {name!r} in this run; it has {', '.join(map(repr, known))}")
+        check_label(store, "models", name)
     for context in labels(store, "contexts"):
         grids = {m: grid for m in known if (grid := task_grid(store, m, context)) is not None}
         first = baseline if baseline is not None else next((m for m in grids if m != candidate), None)
@@ -149,12 +161,13 @@ def difference_grid(a: Grid, b: Grid) -> Grid:
 def needle_grid(store: Store, model: str, context: str, task: str, bins: int = DEPTHS) -> Grid | None:
     """Mean score by needle depth (rows, from the prompt's start to its end) and length, for one needle task.
 
-    The depth is the first needle's, as a share of the prompt. None where no sample says where its needle is.
+    The depth is the first needle's, as a share of the prompt. None where no sample records its needle's depth.
     """
-    lengths = [n for n in ruler_lengths(store) if Cell(model, context, "ruler", task, n) in store.cells]
+    benchmark = scored_over_length(store) or ""
+    lengths = [n for n in planned_lengths(store) if Cell(model, context, benchmark, task, n) in store.cells]
     total, counts = np.zeros((bins, len(lengths))), np.zeros((bins, len(lengths)), dtype=int)
     for j, length in enumerate(lengths):
-        cell = Cell(model, context, "ruler", task, length)
+        cell = Cell(model, context, benchmark, task, length)
         if not usable(store, cell):
             continue
         for sample in store.samples(cell):

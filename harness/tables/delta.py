@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
+from harness.benchmarks.presentation import Presentation, presentation_of
 from harness.store import Store
-from harness.tables import caption as words
-from harness.tables.aggregates import ruler_tasks, usable
-from harness.tables.frames import labels, ordered_cells
+from harness.tables.aggregates import over_length, tasks_of, usable
+from harness.tables.caption import clusters_title, missing_lines, setting_lines
+from harness.tables.frames import check_label, labels, ordered_cells
 from harness.tables.layout import Column, Entry, Table, length_title
-from harness.tables.pairs import Comparison, adjust, compare_cells
-from harness.tables.reading import ALPHA
+from harness.tables.paired import ALPHA, Comparison, adjust, compare_cells
 from harness.types import Cell, GatedevalError
-
-FRAME_COLUMNS = [
-    "context",
-    "benchmark",
-    "task",
-    "length",
-    "samples",
-    "baseline",
-    "candidate",
-    "difference",
-    "ci_low",
-    "ci_high",
-    "p",
-    "p_adjusted",
-    "significant",
-    "test",
-    "gained",
-    "lost",
-    "mdd",
-    "metric",
-    "cluster_low",
-    "cluster_high",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One comparison and what it is about; `task` is "average" for RULER's mean, "all" for a whole benchmark."""
+    """One comparison and what it is about.
+
+    `task` is "average" for a mean over tasks with equal weight (RULER), "all" for a mean over all questions.
+    """
 
     context: str
     benchmark: str
@@ -52,13 +33,47 @@ class Line:
     metric: str | None
     comparison: Comparison
 
+    @property
+    def whole(self) -> bool:
+        """Whether the line is about a benchmark as a whole, and not about one task."""
+        return self.task in ("average", "all")
+
+    @property
+    def shown(self) -> Presentation:
+        """How the line's benchmark is shown."""
+        return presentation_of(self.benchmark)
+
+
+COLUMNS: dict[str, Callable[[Line], Any]] = {
+    "context": lambda x: x.context,
+    "benchmark": lambda x: x.benchmark,
+    "task": lambda x: x.task,
+    "length": lambda x: x.length,  # tokens; 0 where the benchmark has none
+    "samples": lambda x: x.comparison.samples,
+    "baseline": lambda x: x.comparison.baseline,  # 0-100, or on the metric's own scale; so are the next four
+    "candidate": lambda x: x.comparison.candidate,
+    "difference": lambda x: x.comparison.difference,  # candidate - baseline
+    "ci_low": lambda x: x.comparison.low,  # of the difference, 95%
+    "ci_high": lambda x: x.comparison.high,
+    "p": lambda x: x.comparison.p,
+    "p_adjusted": lambda x: x.comparison.adjusted,  # Holm over the table
+    "significant": lambda x: x.comparison.significant,
+    "test": lambda x: x.comparison.test,
+    "gained": lambda x: x.comparison.gained,  # samples that only the candidate scores higher
+    "lost": lambda x: x.comparison.lost,  # samples that only the baseline scores higher
+    "mdd": lambda x: x.comparison.mdd,  # minimum detectable difference, 80% power; unit of the difference
+    "metric": lambda x: x.metric or "",
+    "cluster_low": lambda x: (x.comparison.clustered or (math.nan,))[0],  # of the difference, tasks as clusters
+    "cluster_high": lambda x: (x.comparison.clustered or (math.nan,))[-1],
+}
+"""The columns of `frame_of`, in order, and how each is computed from a line."""
+
 
 def choose(store: Store, baseline: str | None, candidate: str | None) -> tuple[str, str]:
     """The two models to compare: as named, else the config's first and the only other one."""
     models = labels(store, "models")
     for name in (baseline, candidate):
-        if name is not None and name not in models:
-            raise GatedevalError(f"no model {name!r} in this run; it has {', '.join(map(repr, models))}")
+        check_label(store, "models", name)
     if baseline is None:
         baseline = next((m for m in models if m != candidate), None)
     others = [m for m in models if m != baseline]
@@ -80,9 +95,9 @@ def choose(store: Store, baseline: str | None, candidate: str | None) -> tuple[s
 
 
 def lines(store: Store, baseline: str, candidate: str, context: str | None = None) -> tuple[list[Line], list[str]]:
-    """Every comparison of two models under the same context, and in words those that are not there and why.
+    """Every comparison of two models under the same context; and in words the cells that lack one, and why.
 
-    Raises GatedevalError where the two were asked different things.
+    Raises GatedevalError where the prompts of the two differ.
     """
     found: list[Line] = []
     absent: list[str] = []
@@ -96,8 +111,8 @@ def lines(store: Store, baseline: str, candidate: str, context: str | None = Non
 
 def headlines(found: list[Line]) -> list[Line]:
     """One line per context, benchmark and length: the whole benchmark where it has several tasks, else its task."""
-    wholes = {(x.context, x.benchmark, x.length) for x in found if x.task in ("average", "all")}
-    return [x for x in found if x.task in ("average", "all") or (x.context, x.benchmark, x.length) not in wholes]
+    wholes = {(x.context, x.benchmark, x.length) for x in found if x.whole}
+    return [x for x in found if x.whole or (x.context, x.benchmark, x.length) not in wholes]
 
 
 def _groups(store: Store, model: str, context: str) -> Iterator[list[Cell]]:
@@ -112,7 +127,20 @@ def _groups(store: Store, model: str, context: str) -> Iterator[list[Cell]]:
 def _compare_group(store: Store, cells: list[Cell], candidate: str, found: list[Line], absent: list[str]) -> None:
     """One benchmark at one length: every task, then the benchmark as a whole where it has several."""
     first = cells[0]
-    pairs = []
+    shown, pairs = presentation_of(first.benchmark), []
+
+    def add(task: str, metric: str | None, comparison: Comparison) -> None:
+        found.append(
+            Line(
+                context=first.context,
+                benchmark=first.benchmark,
+                task=task,
+                length=first.length,
+                metric=metric,
+                comparison=comparison,
+            )
+        )
+
     for a in cells:
         b = Cell(candidate, a.context, a.benchmark, a.task, a.length)
         lacking = [x.model for x in (a, b) if x not in store.cells or not usable(store, x)]
@@ -121,31 +149,14 @@ def _compare_group(store: Store, cells: list[Cell], candidate: str, found: list[
             absent.append(f"{a.context} / {a.task}{where}: {' and '.join(lacking)} has no scores")
             continue
         pairs.append((a, b))
-        metrics = list(store.scores(a).metrics) if a.benchmark == "gsm8k" else [store.scores(a).headline]
-        found += [
-            Line(
-                context=a.context,
-                benchmark=a.benchmark,
-                task=a.task,
-                length=a.length,
-                metric=metric,
-                comparison=compare_cells(store, [(a, b)], metric),
-            )
-            for metric in metrics
-        ]
-    whole = set(ruler_tasks(store)) if first.benchmark == "ruler" else {c.task for c in cells}
-    if len(whole) > 1 and {a.task for a, _ in pairs} == whole:
-        ruler = first.benchmark == "ruler"
-        found.append(
-            Line(
-                context=first.context,
-                benchmark=first.benchmark,
-                task="average" if ruler else "all",
-                length=first.length,
-                metric=store.scores(first).headline,
-                comparison=compare_cells(store, pairs, pooled=not ruler),
-            )
-        )
+        metrics = list(store.scores(a).metrics) if shown.every_metric else [store.scores(a).headline]
+        for metric in metrics:
+            add(a.task, metric, compare_cells(store, [(a, b)], metric))
+    by_task = shown.pooling == "tasks"  # then a task that is missing at this length blocks the average
+    needed = set(tasks_of(store, first.benchmark)) if by_task else {c.task for c in cells}
+    if len(needed) > 1 and {a.task for a, _ in pairs} == needed:
+        comparison = compare_cells(store, pairs, pooled=not by_task)
+        add("average" if by_task else "all", store.scores(first).headline, comparison)
 
 
 def delta_table(store: Store, baseline: str | None = None, candidate: str | None = None) -> Table:
@@ -173,7 +184,6 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
             breaks.add(len(rows))
         previous = (line.context, line.benchmark, line.length)
         rows.append(_row(line))
-    averages = ruler_tasks(store)
     table = Table(
         style="delta",
         title=str(store.manifest.get("name", store.path.name)),
@@ -181,28 +191,33 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
         rows=rows,
         make_frame=lambda: frame_of(found),
         breaks=breaks,
-        missing=words.missing_lines(absent, []),
+        missing=missing_lines(absent),
     )
-    table.caption = [
+    table.caption = _caption(store, table, baseline, candidate, found)
+    return table
+
+
+def _caption(store: Store, table: Table, baseline: str, candidate: str, found: list[Line]) -> list[str]:
+    averages = [(presentation_of(name).title, len(tasks_of(store, name))) for name in over_length(store)]
+    unpaired = sum(line.comparison.unpaired for line in found if not line.whole)
+    return [
         f"{candidate} minus {baseline}, points on 0-100, paired on the same samples; intervals by bootstrap of the "
         "per-sample differences, stratified by task.",
         f"▲ {candidate} above, ▼ below: p < {ALPHA} after Holm over {len(found)} comparisons; exact McNemar for 0/1 "
         "scores, sign-flip permutation for fractional ones and averages.",
         "gained, lost: samples on which only one of the two scores higher; detectable: the smallest difference that "
         "these samples show with 80% power.",
-        *([f"average: mean over {len(averages)} RULER tasks with equal weight."] if len(averages) > 1 else []),
+        *(f"average: mean over {n} {title} tasks with equal weight." for title, n in averages if n > 1),
         *(
-            f"{line.context}: MMLU's difference with subjects as clusters (would it hold on other subjects?): "
+            f"{line.context}: {line.shown.title}'s difference with {clusters_title(line.shown)}: "
             f"{_span(line.comparison.clustered)}."
             for line in found
             if line.comparison.clustered is not None
         ),
-        *words.setting_lines(store),
+        *setting_lines(store),
         *table.missing,
+        *([f"{unpaired} samples that only one of the two models has were left out."] if unpaired else []),
     ]
-    if unpaired := sum(line.comparison.unpaired for line in found if line.task not in ("average", "all")):
-        table.caption.append(f"{unpaired} samples that only one of the two models has were left out.")
-    return table
 
 
 def _span(interval: tuple[float, float]) -> str:
@@ -211,18 +226,17 @@ def _span(interval: tuple[float, float]) -> str:
 
 def _row(line: Line) -> list[Entry]:
     c = line.comparison
-    marks = ("▲" if c.difference > 0 else "▼") if c.adjusted < ALPHA else ""
-    metric = f" ({line.metric.partition(',')[2] or line.metric})" if line.benchmark == "gsm8k" and line.metric else ""
+    mode = line.shown.mode(line.metric)
     length = length_title(line.length) if line.length else ""
     best = round(c.candidate, 2) - round(c.baseline, 2)
     return [
         Entry(text=line.context),
         Entry(text=line.benchmark),
-        Entry(text=line.task + metric),
+        Entry(text=line.task + (f" ({mode})" if mode else "")),
         Entry(text=length),
         Entry(value=c.baseline, best=best < 0),
         Entry(value=c.candidate, best=best > 0),
-        Entry(value=c.difference, signed=True, marks=marks),
+        Entry(value=c.difference, signed=True, marks=c.mark),
         Entry(text=_span((c.low, c.high))),
         Entry(value=c.adjusted, decimals=4),
         Entry(value=c.gained, decimals=0),
@@ -232,31 +246,5 @@ def _row(line: Line) -> list[Entry]:
 
 
 def frame_of(found: list[Line]) -> pd.DataFrame:
-    """The comparisons as a tidy frame, `FRAME_COLUMNS`; scores and differences on 0-100."""
-    rows = [
-        [
-            x.context,
-            x.benchmark,
-            x.task,
-            x.length,
-            x.comparison.samples,
-            x.comparison.baseline,
-            x.comparison.candidate,
-            x.comparison.difference,
-            x.comparison.low,
-            x.comparison.high,
-            x.comparison.p,
-            x.comparison.adjusted,
-            bool(x.comparison.adjusted < ALPHA),
-            x.comparison.test,
-            x.comparison.gained,
-            x.comparison.lost,
-            x.comparison.mdd,
-            x.metric or "",
-            *(x.comparison.clustered or (math.nan, math.nan)),
-        ]
-        for x in found
-    ]
-    frame = pd.DataFrame(rows, columns=FRAME_COLUMNS)
-    assert not any(math.isnan(v) for v in frame["difference"])  # pairs are of usable cells only
-    return frame
+    """The comparisons as a tidy frame, one row per line; `COLUMNS` says the columns and their units."""
+    return pd.DataFrame([[value(x) for value in COLUMNS.values()] for x in found], columns=list(COLUMNS))

@@ -1,25 +1,41 @@
-"""A run as pandas frames: one row a cell, or one row a sample. Scores on 0-100."""
+"""A run as pandas frames: one row per cell, or one row per sample."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from harness import stats
 from harness.store import Store
-from harness.store.derived import CELL_COLUMNS, cell_summary, scale_of
-from harness.types import Cell
+from harness.store.scores import CellScores
+from harness.store.summary import CellSummary, scale_of
+from harness.types import Cell, GatedevalError
+
+_SUMMARY = [f.name for f in dataclasses.fields(CellSummary)]
+_AT = _SUMMARY.index("length_capped")
+CELL_COLUMNS = (*_SUMMARY[:_AT], "ci_low", "ci_high", "ci_method", "length_capped", "other_metrics", "error")
+"""Columns of `cells_frame`: those of `harness.store.summary.CellSummary`, and the statistics of each cell."""
+_TEXTS = ("references", "response", "hash")  # long columns of `samples_frame`; they come last
 
 
-def labels(store: Store, what: str) -> list[str]:
+def labels(store: Store, what: Literal["models", "contexts"]) -> list[str]:
     """Labels of config["models"] or config["contexts"] in their order, then any that only the cells name."""
     known = [entry["label"] for entry in store.manifest.get("config", {}).get(what) or []]
     field = "model" if what == "models" else "context"
     return list(dict.fromkeys([*known, *(getattr(cell, field) for cell in store.cells)]))
+
+
+def check_label(store: Store, what: Literal["models", "contexts"], label: str | None) -> None:
+    """Raise GatedevalError, with the labels there are, where the run has no such model or context; None is fine."""
+    known = labels(store, what)
+    if label is not None and label not in known:
+        noun = what.removesuffix("s")
+        raise GatedevalError(f"no {noun} {label!r} in this run; it has {', '.join(map(repr, known))}")
 
 
 def ordered_cells(store: Store) -> list[Cell]:
@@ -38,32 +54,15 @@ def ordered_cells(store: Store) -> list[Cell]:
 
 
 def cells_frame(store: Store) -> pd.DataFrame:
-    """One row a cell, `harness.store.derived.CELL_COLUMNS`, in reading order.
+    """One row per cell, in reading order.
 
-    score, ci_low, ci_high on 0-100 (a metric outside 0..1 keeps its scale and has no interval), NaN for an empty or
-    failed cell; planned may be missing; length_capped is a share, 0..1; other_metrics is "name=score; ..." for what a
-    task reports beside its headline metric.
+    model, context, benchmark, task: text. length: tokens, 0 where the benchmark has none. samples: finished samples.
+    score, ci_low, ci_high: 0-100, NaN for an empty or failed cell; a metric outside 0..1 keeps its scale and has no
+    interval. metric: the headline metric. planned: samples that the plan asks for (Int64, may be missing). ci_method:
+    name of the interval. length_capped: share of answers cut by their token budget, 0..1. other_metrics: "name=score;
+    ..." of the metrics beside the headline. error: why the cell failed, or "".
     """
-    rows = []
-    for cell in ordered_cells(store):
-        row = cell_summary(store, cell)
-        columns = store.scores(cell)
-        interval = stats.Interval(math.nan, math.nan, "")
-        if not math.isnan(row["score"]) and scale_of(columns.scores) == 100.0:
-            interval = stats.mean_interval(columns.scores)
-        others = []
-        for name, values in list(columns.metrics.items())[1:]:
-            if values.size and not math.isnan(mean := float(values.mean())):
-                others.append(f"{name}={mean * scale_of(values):.6g}")
-        rows.append(
-            {
-                **row,
-                "ci_low": 100 * interval.low,
-                "ci_high": 100 * interval.high,
-                "ci_method": interval.method,
-                "other_metrics": "; ".join(others),
-            }
-        )
+    rows = [dataclasses.asdict(store.summary(cell)) | _statistics(store.scores(cell)) for cell in ordered_cells(store)]
     frame = pd.DataFrame(rows, columns=list(CELL_COLUMNS))
     frame["planned"] = frame["planned"].astype("Int64")
     for text in ("metric", "ci_method", "other_metrics", "error"):
@@ -71,16 +70,30 @@ def cells_frame(store: Store) -> pd.DataFrame:
     return frame
 
 
+def _statistics(columns: CellScores) -> dict[str, Any]:
+    """The interval of the headline metric, 0-100, and the means of the other metrics as text."""
+    values = columns.scores
+    interval = stats.Interval(math.nan, math.nan, "")
+    if values.size and not math.isnan(float(values.mean())) and scale_of(values) == 100.0:
+        interval = stats.mean_interval(values)
+    others = []
+    for name, other in list(columns.metrics.items())[1:]:
+        if other.size and not math.isnan(mean := float(other.mean())):
+            others.append(f"{name}={mean * scale_of(other):.6g}")
+    return {
+        "ci_low": 100 * interval.low,
+        "ci_high": 100 * interval.high,
+        "ci_method": interval.method,
+        "other_metrics": "; ".join(others),
+    }
+
+
 def sample_rows(store: Store) -> Iterator[dict[str, Any]]:
-    """One dict a sample, in reading order: the cell, the sample's facts, one key per metric, its texts."""
+    """One dict per sample, in reading order; see `samples_frame` for the keys."""
     for cell in ordered_cells(store):
         for sample in store.samples(cell):
             yield {
-                "model": cell.model,
-                "context": cell.context,
-                "benchmark": cell.benchmark,
-                "task": cell.task,
-                "length": cell.length,
+                **dataclasses.asdict(cell),
                 "id": sample.id,
                 "prompt_tokens": sample.prompt_tokens,
                 "response_tokens": sample.response_tokens,
@@ -94,9 +107,14 @@ def sample_rows(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def samples_frame(store: Store) -> pd.DataFrame:
-    """One row a sample, for people who use pandas themselves; metrics are columns named "score:<metric>", 0..1."""
+    """One row per sample, in reading order.
+
+    model, context, benchmark, task, length (tokens): the cell. id: unique in the cell. prompt_tokens, response_tokens.
+    finish_reason: "stop", "length" (cut by the token budget) or "choose". seconds: from admission to the finished
+    answer. "score:<metric>": 0..1, NaN where there is none. references: a JSON list. response: text. hash: of all that
+    can change the answer.
+    """
     frame = pd.DataFrame(list(sample_rows(store)))
     if frame.empty:
-        return pd.DataFrame(columns=["model", "context", "benchmark", "task", "length", "id"])
-    texts = ["references", "response", "hash"]
-    return frame[[c for c in frame.columns if c not in texts] + texts]
+        return pd.DataFrame(columns=[*(f.name for f in dataclasses.fields(Cell)), "id"])
+    return frame[[c for c in frame.columns if c not in _TEXTS] + list(_TEXTS)]

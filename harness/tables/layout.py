@@ -20,7 +20,7 @@ class Column:
     short: str = ""  # title and group in one, where a header has one line
     numeric: bool = True
     lower_is_better: bool = False
-    plain: bool = False  # numbers that are no scores (counts, p-values): never bold
+    plain: bool = False  # not a score (a count, a p-value): never bold
 
     @property
     def name(self) -> str:
@@ -30,15 +30,15 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One field of a table. `value` None and `text` None is a dash: not there, which is not zero."""
+    """One field of a table. With neither `value` nor `text` it is a dash: there is no number, which is not zero."""
 
     value: float | None = None
     drop: float | None = None  # against the same model's un-extended row
     marks: str = ""  # "▲" and "▼" significant, "†" partial
     best: bool = False
-    interval: tuple[float, float] | None = None  # 95%, same unit as the value
-    clustered: tuple[float, float] | None = None  # the same with MMLU's subjects as clusters
-    note: str | None = None  # stands where the drop would
+    interval: tuple[float, float] | None = None  # 95%, unit of the value
+    clustered: tuple[float, float] | None = None  # the same with tasks (MMLU's subjects) as clusters
+    note: str | None = None  # shown instead of the drop
     text: str | None = None
     decimals: int = 2
     signed: bool = False
@@ -65,8 +65,8 @@ class Table:
     """What `harness.export` renders.
 
     `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `caption`:
-    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row a cell, computed when it
-    is asked for: its intervals take longer than the table.
+    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row per cell, computed at the
+    first access: its intervals take longer than the table.
     """
 
     style: str

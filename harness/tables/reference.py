@@ -12,12 +12,15 @@ from harness.types import GatedevalError
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "results" / "reference"
 FILES = {"paper": "gated_attention_table5.csv"}
+COLUMNS = ("model", "context", "benchmark", "task", "length", "samples", "score", "extended", "source")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Published rows. `frame`: model, context, benchmark, task, length, samples, score; RULER averages have the task
-    "average". `extended`: context labels that stretch positions.
+    """Published rows.
+
+    `frame`: columns `COLUMNS`; score on 0-100, length in tokens, means over tasks have the task "average". `source`:
+    citation. `extended`: context labels that stretch positions.
     """
 
     name: str
@@ -25,10 +28,13 @@ class Reference:
     frame: pd.DataFrame
     extended: frozenset[str]
 
-    @property
-    def lengths(self) -> list[int]:
-        """RULER lengths, ascending."""
-        return sorted(int(n) for n in self.frame.loc[self.frame.benchmark == "ruler", "length"].unique())
+    def benchmarks(self) -> list[str]:
+        """Benchmarks with published numbers."""
+        return [str(name) for name in self.frame.benchmark.unique()]
+
+    def lengths(self, benchmark: str) -> list[int]:
+        """Lengths that the benchmark has published numbers at, ascending."""
+        return sorted(int(n) for n in self.frame.loc[self.frame.benchmark == benchmark, "length"].unique())
 
 
 def load_reference(name: str) -> Reference:
@@ -38,10 +44,9 @@ def load_reference(name: str) -> Reference:
         frame = pd.read_csv(path)
     except FileNotFoundError:
         raise GatedevalError(f"no reference {name!r}: no file {path}; known names: {', '.join(FILES)}") from None
-    wanted = ["model", "context", "benchmark", "task", "length", "samples", "score", "extended", "source"]
-    absent = [column for column in wanted if column not in frame.columns]
+    absent = [column for column in COLUMNS if column not in frame.columns]
     if absent:
-        raise GatedevalError(f"{path} has no column {', '.join(absent)}; a reference has {', '.join(wanted)}")
+        raise GatedevalError(f"{path} has no column {', '.join(absent)}; a reference has {', '.join(COLUMNS)}")
     return Reference(
         name=name if name in FILES else path.stem,
         source=str(frame["source"].iloc[0]),
@@ -50,17 +55,20 @@ def load_reference(name: str) -> Reference:
     )
 
 
-def with_reference(table: Table, reference: Reference, lengths: list[int]) -> Table:
-    """Add the published rows below ours; `lengths` gives each score column's RULER length (0: none)."""
-    frame = reference.frame[reference.frame.benchmark == "ruler"]
+def with_reference(table: Table, reference: Reference, columns: list[tuple[str, int] | None]) -> Table:
+    """Add the published rows below ours.
+
+    `columns`: for each score column the benchmark and length whose published mean belongs there, or None.
+    """
+    frame = reference.frame[reference.frame.benchmark.isin([key[0] for key in columns if key is not None])]
     records = frame.to_dict("records")
-    scores = {(r["model"], r["context"], int(r["length"])): float(r["score"]) for r in records}
+    scores = {(r["model"], r["context"], (r["benchmark"], int(r["length"]))): float(r["score"]) for r in records}
     native = next((c for c in frame.context.unique() if c not in reference.extended), None)
     table.breaks.add(len(table.rows))
     for model, context in dict.fromkeys((str(r["model"]), str(r["context"])) for r in records):
         row = [Entry(text=f"{reference.name}: {model}"), Entry(text=context)]
-        for length in lengths:
-            value, base = scores.get((model, context, length)), scores.get((model, native, length))
+        for key in columns:
+            value, base = (None if key is None else scores.get((model, c, key)) for c in (context, native))
             drop = value - base if context in reference.extended and value is not None and base is not None else None
             row.append(Entry(value=value, drop=drop))
         if table.rows and context in reference.extended and table.rows[-1][1].text != context:

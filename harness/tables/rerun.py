@@ -1,8 +1,8 @@
 """Rerun noise: how far two runs of the same config lie apart, beside the difference of two models.
 
-Greedy decoding is deterministic for a fixed composition of batches; in 16-bit precision another composition rounds
-differently, and now and then another token wins. Two runs of one config differ by nothing else: their samples' hashes
-are equal.
+Greedy decoding is deterministic for a fixed composition of batches. In 16-bit precision another composition rounds
+differently, and sometimes another token is chosen. Two runs of one config differ in nothing else: the hashes of their
+samples are equal.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.store import Store
+from harness.store.summary import scale_of
 from harness.tables.delta import Line
 from harness.types import Cell, GatedevalError
 
@@ -33,7 +34,7 @@ def rerun_sentence(store: Store, again: Store, line: Line) -> str:
 def _noise(
     store: Store, again: Store, cells: list[Cell], metric: str | None, *, pooled: bool
 ) -> tuple[float, int, int]:
-    """Mean change from one run to the other, in points or the metric's own unit; samples scored otherwise; samples.
+    """(mean change from one run to the other in points or the metric's own unit, samples scored otherwise, samples).
 
     Raises GatedevalError where a sample of the cells is not in both with the same content hash: then it is no rerun.
     """
@@ -50,6 +51,6 @@ def _noise(
         columns.append((first.metrics[name], second.metrics[name]))
     if pooled:
         columns = [tuple(np.concatenate(side) for side in zip(*columns, strict=True))]
-    scale = 100.0 if all(v.min() >= 0 and v.max() <= 1 for pair in columns for v in pair) else 1.0
+    scale = scale_of(*(scores for pair in columns for scores in pair))
     change = scale * float(np.mean([(b - a).mean() for a, b in columns]))
     return change, sum(int((a != b).sum()) for a, b in columns), sum(a.size for a, _ in columns)

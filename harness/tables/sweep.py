@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from harness.benchmarks.presentation import presentation_of
 from harness.run.sweep import number_text
 from harness.store import Store
-from harness.tables.aggregates import ruler_tasks, task_mean
-from harness.tables.curves import ruler_lengths
+from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
+from harness.tables.caption import free_lines
 from harness.tables.frames import labels
 from harness.tables.layout import DASH, length_title
+from harness.text import align
 from harness.types import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """RULER's average of one model at one length; all numbers 0-100, NaN where there is none.
+    """RULER's average of one model at one length; all scores 0-100, NaN where there is none.
 
     values: (bases, factors). `half_width`: of the widest 95% interval among the fields, in points. `native`: under the
     checkpoint's own setting, where the run has it. `planned`: (bases, factors), whether the setting reaches the length.
@@ -82,19 +84,20 @@ def axes(store: Store) -> Axes:
 
 def panels(store: Store) -> list[Panel]:
     """A panel per model and length in the run's order; none where the run is no sweep."""
-    grid, tasks = axes(store), ruler_tasks(store)
-    if not grid.labels or not tasks:
+    grid, benchmark = axes(store), next(iter(over_length(store)), None)
+    if not grid.labels or benchmark is None:
         return []
-    return [_panel(store, grid, tasks, m, n) for m in labels(store, "models") for n in ruler_lengths(store)]
+    lengths = lengths_of(store, benchmark)
+    return [_panel(store, grid, benchmark, m, n) for m in labels(store, "models") for n in lengths]
 
 
-def _panel(store: Store, grid: Axes, tasks: list[str], model: str, length: int) -> Panel:
+def _panel(store: Store, grid: Axes, benchmark: str, model: str, length: int) -> Panel:
     shape = (len(grid.bases), len(grid.factors))
     values, planned = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     widths, counts = [], []
 
-    def mean(label: str | None) -> tuple[float, bool]:
-        cells = [Cell(model, label or "", "ruler", task, length) for task in tasks]
+    def mean(label: str) -> tuple[float, bool]:
+        cells = [Cell(model, label, benchmark, task, length) for task in tasks_of(store, benchmark)]
         if not all(cell in store.cells for cell in cells):
             return math.nan, False
         average = task_mean(store, cells)  # a missing task blocks the field: NaN, never an average of what is there
@@ -121,9 +124,10 @@ def _panel(store: Store, grid: Axes, tasks: list[str], model: str, length: int) 
 
 
 def caption(store: Store, found: list[Panel]) -> list[str]:
-    """What a reader must know to read the map, a line a fact."""
-    grid, tasks = axes(store), ruler_tasks(store)
-    what = tasks[0] if len(tasks) == 1 else f"the mean of {len(tasks)} RULER tasks ({', '.join(tasks)})"
+    """What a reader must know to read the map, one line per fact."""
+    grid, benchmark = axes(store), over_length(store)[0]
+    tasks, title = tasks_of(store, benchmark), presentation_of(benchmark).title
+    what = tasks[0] if len(tasks) == 1 else f"the mean of {len(tasks)} {title} tasks ({', '.join(tasks)})"
     lines = [f"Score, 0-100: {what}. YaRN factor 1 is the base alone."]
     if grid.original is not None:
         lines[0] += f" Factors stretch {grid.original} tokens."
@@ -137,11 +141,11 @@ def caption(store: Store, found: list[Panel]) -> list[str]:
         lines.append(f"{DASH}: the setting does not reach the length.")
     if any((np.isnan(p.values) & p.planned).any() for p in found):
         lines.append("?: not finished or failed; the same command goes on.")
-    return lines + [str(line) for line in store.manifest.get("caption") or []]
+    return lines + free_lines(store)
 
 
 def field_text(panel: Panel, i: int, j: int) -> str:
-    """One field: the score with one decimal, a dash where the length is out of reach, ? where it is owed."""
+    """One field: the score with one decimal, a dash where the length is out of reach, ? where it is not finished."""
     value = float(panel.values[i, j])
     if not math.isnan(value):
         return f"{value:.1f}"
@@ -153,28 +157,16 @@ def render(store: Store) -> str:
     found = panels(store)
     if not found:
         return f"{store.path} is no sweep: its contexts are no grid of RoPE bases and YaRN factors\n"
-    blocks = []
-    for panel in found:
-        head = ["base \\ YaRN", *panel.factors]
-        rows = [
-            [base, *(field_text(panel, i, j) + _star(panel, i, j) for j in range(len(panel.factors)))]
-            for i, base in enumerate(panel.bases)
-        ]
-        widths = [max(len(row[c].rstrip("*")) for row in [head, *rows]) + 1 for c in range(len(head))]
-        native = "" if math.isnan(panel.native) else f" (native: {panel.native:.1f})"
-        lines = [f"{panel.model}, {length_title(panel.length)}{native}"]
-        for row in [head, *rows]:
-            numbers = (_aligned(text, w) for text, w in zip(row[1:], widths[1:], strict=True))
-            lines.append((row[0].ljust(widths[0]) + " " + " ".join(numbers)).rstrip())
-        blocks.append("\n".join(lines))
-    return "\n\n".join([*blocks, "\n".join(caption(store, found))]) + "\n"
+    blocks = [*map(_panel_text, found), "\n".join(caption(store, found))]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _star(panel: Panel, i: int, j: int) -> str:
-    return "*" if field_text(panel, i, j) == f"{panel.best:.1f}" else ""
-
-
-def _aligned(text: str, width: int) -> str:
-    """Right-aligned at the number's last digit, the star hanging beyond it."""
-    number = text.rstrip("*")
-    return number.rjust(width) + (text[len(number) :] or " ")
+def _panel_text(panel: Panel) -> str:
+    """One panel as aligned text; a star hangs beyond the digits, which line up without it."""
+    rows = [["base \\ YaRN ", *(f"{factor} " for factor in panel.factors)]]
+    for i, base in enumerate(panel.bases):
+        fields = [field_text(panel, i, j) for j in range(len(panel.factors))]
+        rows.append([f"{base} ", *(text + ("*" if text == f"{panel.best:.1f}" else " ") for text in fields)])
+    native = "" if math.isnan(panel.native) else f" (native: {panel.native:.1f})"
+    title = f"{panel.model}, {length_title(panel.length)}{native}"
+    return "\n".join([title, *align(rows, right=range(1, len(rows[0])))])

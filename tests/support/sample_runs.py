@@ -1,4 +1,4 @@
-"""Runs on disk for the tests of store, tables and exports: real files, written through the store, answers made up."""
+"""Runs on disk for the tests of store, tables and exports, written through the store, with invented answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sample(
     finish_reason: str = "stop",
     **facts: Any,
 ) -> Sample:
-    """A finished sample; its prompt is told by its id unless given."""
+    """A finished sample; its prompt is made from its id unless given."""
     prompt = f"prompt {id}" if prompt is None else prompt
     return Sample(
         id=str(id),

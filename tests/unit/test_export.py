@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ import pandas as pd
 import pytest
 
 from harness import stats
+from harness.benchmarks.presentation import Presentation, register
 from harness.data.catalog import MMLU_SUBJECTS
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
-from harness.export.text import width
 from harness.store import Store
 from harness.tables import Column, Entry, Table, cells_frame
 from harness.tables.compare import compare
 from harness.tables.delta import lines
+from harness.text import width
 from harness.types import Cell, GatedevalError
 from tasks.ruler.protocol import TASKS as RULER_TASKS
 from tests.support.sample_runs import YARN, answer, config, sample, table5_cells, write_run
@@ -126,7 +128,9 @@ def test_csv_is_tidy(run: Path, style: str) -> None:
         assert int(r["samples"]) == 20
 
 
-def test_what_is_missing_is_empty_in_csv_and_told_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_numbers_are_empty_in_csv_and_listed_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = write_run(tmp_path / "r", config(lengths=(4096,), tasks=("vt", "cwe")), n=3)
     (run / "samples" / f"{Cell('gated', '8k', 'ruler', 'vt', 4096).key}.jsonl").unlink()
     (row,) = [
@@ -331,8 +335,8 @@ def test_the_verdict_in_words(run: Path) -> None:
         compare(run, "gated", "gated")
 
 
-def test_mmlus_difference_is_told_with_subjects_as_clusters_too(tmp_path: Path) -> None:
-    """Ten questions better in one subject, none in the other nine: sure for these questions, not for other subjects."""
+def test_mmlus_difference_also_has_an_interval_with_subjects_as_clusters(tmp_path: Path) -> None:
+    """Ten questions better in one subject, none in the other nine: other subjects need not show a difference."""
     cells: dict[Cell, int | None] = {Cell(m, "c", "mmlu", s): 40 for m in ("a", "b") for s in MMLU_SUBJECTS[:10]}
     with Store.open(tmp_path / "r", {"config": {"benchmarks": [{"mmlu": {"shots": 5}}]}}, cells=cells) as store:
         for cell in cells:
@@ -346,7 +350,7 @@ def test_mmlus_difference_is_told_with_subjects_as_clusters_too(tmp_path: Path) 
     subjects = [i // 40 for i in range(400)]
     expected = stats.clustered_interval(differences, subjects, paired=True)
     assert line.comparison.clustered == pytest.approx((100 * expected.low, 100 * expected.high))
-    assert expected.low < 0 < expected.high, "a difference in one subject out of ten is no law"
+    assert expected.low < 0 < expected.high, "a difference in one subject out of ten need not hold in others"
     interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]"
     assert f"b is better\n    subjects as clusters (would it hold on other subjects?): {interval}" in text
     frame = pd.read_csv(io.StringIO(export_run(tmp_path / "r", "delta", "csv"))).set_index("task")
@@ -390,8 +394,6 @@ def test_equal_models_are_called_equal(tmp_path: Path) -> None:
 
 def test_a_response_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     cells: dict[Cell, int | None] = {Cell(m, "c", "ruler", "vt", 4096): 1 for m in ("a", "b")}
-    from dataclasses import replace
-
     with Store.open(tmp_path / "r", {}, cells=cells) as store:
         for i, cell in enumerate(cells):
             store.append(cell, replace(sample(0, {"score": float(i)}), response="\x1b[2J\x07evil\u202e" + "x" * 300))
@@ -432,6 +434,52 @@ def test_every_style_in_every_format(run: Path, odd: Path) -> None:
             export_run(run, **wrong)  # type: ignore[arg-type]
 
 
+def test_samples_as_json_lines_have_one_line_each(tmp_path: Path) -> None:
+    """A line separator inside a response is no end of a line of JSON."""
+    cell = Cell("m", "c", "ruler", "vt", 4096)
+    with Store.open(tmp_path / "r", {}, cells={cell: 2}) as store:
+        for i in range(2):
+            store.append(cell, replace(sample(i, {"score": 1.0}), response="one\u2028two"))
+    lines = export_run(tmp_path / "r", "samples", "json").removesuffix("\n").split("\n")
+    assert [json.loads(line)["response"] for line in lines] == ["one\u2028two"] * 2
+
+
+@pytest.mark.parametrize("pooling", ["tasks", "questions", "metrics", None])
+def test_an_added_benchmark_is_shown_by_its_own_presentation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: Any
+) -> None:
+    """Table, tasks, delta, compare and lm-eval's results of a benchmark that this project does not know."""
+    monkeypatch.setattr("harness.benchmarks.presentation._PRESENTATIONS", {})
+    if pooling is not None:
+        shown = Presentation(title="Toys", pooling=pooling, all_tasks=("car", "doll", "kite"), unit="toys")
+        register("toy", replace(shown, caption=lambda planned: f"Toys: {planned.samples_text} per toy."))
+    cells: dict[Cell, int | None] = {Cell(m, "c", "toy", t): 10 for m in ("a", "b") for t in ("doll", "car")}
+    settings = {"benchmarks": [{"toy": ["doll", "car"], "shots": 2}]}
+    with Store.open(tmp_path / "r", {"config": settings}, cells=cells) as store:
+        for cell in cells:
+            for i in range(10):
+                store.append(cell, sample(i, {"right": float(i % 3 == 0 or cell.model == "b")}))
+        store.finish()
+    table = export_run(tmp_path / "r")
+    expected = {
+        "tasks": ["Toys 2/3 score"],
+        "questions": ["Toys 2/3", "Toys 2/3 by toy"],
+        "metrics": ["Toys right"],
+        None: ["toy right"],
+    }
+    assert [title.strip() for title in table.splitlines()[0].split("|")[3:-1]] == expected[pooling]
+    assert ("Toys: 10 per toy." if pooling else "toy: 2-shot, 10 samples per task.") in table
+    assert "40.00" in table
+    assert "| doll" in export_run(tmp_path / "r", "tasks")
+    whole = "average" if pooling == "tasks" else "all"
+    assert f"| {whole} " in export_run(tmp_path / "r", "delta")
+    title = "Toys" if pooling else "toy"
+    assert f"\n  {title}: 40.00 -> 100.00" in compare(tmp_path / "r")
+    results = json.loads(export_run(tmp_path / "r", "lm_eval", "json", model="a"))
+    assert results["results"]["doll"]["right,none"] == 0.4
+    assert results["n-shot"] == {"doll": 2, "car": 2}
+
+
 def test_tables_need_no_model_code(run: Path) -> None:
     code = (
         "import sys; from harness.export import export_run; export_run(sys.argv[1]); "
@@ -443,7 +491,7 @@ def test_tables_need_no_model_code(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_million_samples_in_twenty_seconds_and_two_gigabytes(tmp_path: Path) -> None:
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from harness.store.files import to_line
 

@@ -102,7 +102,7 @@ def test_merging_over_a_run_is_refused(tmp_path: Path) -> None:
         merge(a, b, a)
 
 
-def test_what_differs_between_merged_runs_is_told(tmp_path: Path) -> None:
+def test_what_differs_between_merged_runs_is_in_the_caption(tmp_path: Path) -> None:
     a, b = one(tmp_path / "a", "baseline"), one(tmp_path / "b", "gated", versions={"vllm": "2"})
     assert "whose versions differs: vllm 1 / 2" in export_run(merge(a, b, tmp_path / "m")).replace("\n  ", " ")
 

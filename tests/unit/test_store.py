@@ -1,4 +1,4 @@
-"""The run directory: what is written survives; what is read is what was asked for."""
+"""The run directory: finished samples survive, and only samples of the current plan are read."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_samples_come_in_natural_order_and_the_last_line_of_an_id_wins(tmp_path:
 
 
 @pytest.mark.parametrize("tail", [b'{"id":"1","hash":"h-1","scor', b'{"id":"1"}', b"\0\0\0", "é".encode()[:1]])
-def test_a_torn_last_line_is_owed_again_and_repaired(tmp_path: Path, tail: bytes) -> None:
+def test_a_torn_last_line_is_pending_again_and_repaired(tmp_path: Path, tail: bytes) -> None:
     with opened(tmp_path / "r") as store:
         store.append(CELL, sample(0, {"score": 1.0}))
         path = store.samples_path(CELL)
@@ -87,6 +87,22 @@ def test_a_torn_last_line_is_owed_again_and_repaired(tmp_path: Path, tail: bytes
     assert path.read_bytes().count(b"\n") == 2
 
 
+def test_a_line_without_a_hash_counts_nowhere(tmp_path: Path) -> None:
+    """Its sample is pending again, so it must not be in any number either."""
+    with opened(tmp_path / "r") as store:
+        store.append(CELL, sample(0, {"score": 1.0}))
+        path = store.samples_path(CELL)
+    record = json.loads(path.read_text())
+    del record["hash"]
+    with path.open("a") as file:
+        file.write(json.dumps({**record, "id": "1", "scores": {"score": 0.0}}) + "\n")
+    read = Store.read(tmp_path / "r")
+    assert set(read.done(CELL)) == set(read.known(CELL)) == {"0"}
+    assert [s.id for s in read.samples(CELL)] == read.scores(CELL).ids == ["0"]
+    assert read.scores(CELL).scores.tolist() == [1.0]
+    assert read.summary(CELL).samples == 1
+
+
 def test_a_torn_line_longer_than_a_block_is_cut_whole(tmp_path: Path) -> None:
     with opened(tmp_path / "r") as store:
         store.append(CELL, sample(0, {"score": 1.0}))
@@ -98,7 +114,7 @@ def test_a_torn_line_longer_than_a_block_is_cut_whole(tmp_path: Path) -> None:
         assert set(store.done(CELL)) == {"0", "1"}
 
 
-def test_a_damaged_line_in_the_middle_is_owed_again_and_told(tmp_path: Path) -> None:
+def test_a_damaged_line_in_the_middle_is_pending_again_and_in_the_caption(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", n=3)
     path = next((run / "samples").glob("baseline__8k__gsm8k*"))
     lines = path.read_bytes().split(b"\n")
@@ -196,7 +212,7 @@ def test_expected_hashes_keep_stale_answers_out_of_every_number(tmp_path: Path) 
     assert half.scores(CELL).scores.tolist() == [1.0], "no mean over two different models"
     assert [s.id for s in half.samples(CELL)] == ["1"]
     with opened(tmp_path / "r") as store:  # the old weights again: nothing is done twice
-        assert store.done(CELL) == {**old, "1": "new-1"}, "before this session says what it expects: the last lines"
+        assert store.done(CELL) == {**old, "1": "new-1"}, "before this session calls `expect`: the last lines"
         assert store.known(CELL) == {"0": {"old-0"}, "1": {"old-1", "new-1"}, "2": {"old-2"}}
         store.expect(CELL, old)
         assert store.done(CELL) == old
@@ -237,7 +253,7 @@ def test_names_that_would_collide_or_be_too_long_are_refused(tmp_path: Path) -> 
 # ------------------------------------------------------------------------------------------------ one writer
 
 
-def test_a_second_process_is_refused_and_told_the_first_ones_pid(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
     with opened(tmp_path / "r"):
         other = python(
             """

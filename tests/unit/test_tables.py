@@ -1,4 +1,4 @@
-"""From a run to numbers: what each average is over, what blocks it, what is said about it."""
+"""From a run to numbers: what each average is over, what blocks it, and the caption."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_models_under_contexts_of_their_own(tmp_path: Path) -> None:
     assert row(only, "b", "YaRN")["RULER 1/13 256"].marks == "▲"
 
 
-def test_different_sample_counts_are_told_by_length_and_seen_in_the_intervals(tmp_path: Path) -> None:
+def test_different_sample_counts_are_in_the_caption_and_in_the_intervals(tmp_path: Path) -> None:
     table = table5(staged(tmp_path), intervals=True)
     assert any("samples per task: 100 at 256; 10 at 8192" in line for line in table.caption)
     assert any("in brackets the 95% interval" in line for line in table.caption)
@@ -147,7 +147,7 @@ def test_different_sample_counts_are_told_by_length_and_seen_in_the_intervals(tm
         assert entry.parenthesis == f"[{100 * expected.low:.1f}, {100 * expected.high:.1f}]"
 
 
-def test_answers_that_are_cut_everywhere_are_told_by_task(tmp_path: Path) -> None:
+def test_answers_that_are_cut_everywhere_are_listed_by_task(tmp_path: Path) -> None:
     (line,) = [x for x in table5(staged(tmp_path)).caption if "token budget" in x]
     assert line.endswith("more than 1% of samples: vt up to 100% (in 8 of 8 cells).")
 
@@ -169,7 +169,7 @@ def test_a_missing_task_blocks_the_average_unless_asked_for(run: Path, tmp_path:
     assert "†" in entry.marks
 
 
-def test_part_of_a_cells_samples_is_printed_marked_and_told(tmp_path: Path) -> None:
+def test_a_partial_cell_is_printed_marked_and_in_the_caption(tmp_path: Path) -> None:
     run = write_run(tmp_path / "r", config(lengths=(4096,)), skill=skill)
     with_missing(run, Cell("gated", "8k", "ruler", "vt", 4096), keep=7)
     table = table5(Store.read(run))
@@ -330,13 +330,13 @@ def test_the_caption_counts_the_samples_of_each_length_where_they_differ(tmp_pat
     assert "Divergences from upstream that were on: ruler answer_tokens 16." in text
 
 
-def test_capped_answers_up_to_one_percent_are_not_told(tmp_path: Path) -> None:
+def test_the_caption_leaves_out_capped_answers_up_to_one_percent(tmp_path: Path) -> None:
     cell = Cell("m", "c", "ruler", "cwe", 4096)
-    for capped, told in ((1, False), (2, True)):
+    for capped, listed in ((1, False), (2, True)):
         with Store.open(tmp_path / f"r{capped}", {}, cells={cell: 100}) as store:
             for i in range(100):
                 store.append(cell, sample(i, {"score": 1.0}, finish_reason="length" if i < capped else "stop"))
-            assert any("token budget" in line for line in table5(store).caption) is told
+            assert any("token budget" in line for line in table5(store).caption) is listed
             assert cells_frame(store).length_capped.item() == capped / 100
 
 

@@ -1,23 +1,29 @@
-"""Two models on the same samples: pairing by id and prompt, then difference, interval and test."""
+"""Two models on the same samples: pairs by id and prompt, then difference, interval and test."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import stats
 from harness.store import Store
+from harness.store.scores import pair
+from harness.store.summary import scale_of
 from harness.tables.aggregates import describe
 from harness.types import Cell, GatedevalError
+
+ALPHA = 0.05  # a Holm-adjusted p-value below this is a difference
 
 
 @dataclass(kw_only=True)
 class Comparison:
-    """Candidate minus baseline over common samples; score, difference, interval and mdd on 0-100.
+    """Candidate minus baseline over common samples.
 
-    `p` is the test's own, `adjusted` Holm's over the table it stands in. `gained` and `lost` count samples that only
-    the candidate, or only the baseline, scores higher.
+    `baseline`, `candidate`, `difference`, its 95% interval `low`..`high`, `mdd` (the smallest difference seen with 80%
+    power) and `clustered` are on 0-100, or on the metric's own scale. `p` is the test's own, `adjusted` Holm's over the
+    table it stands in. `gained` and `lost` count samples that only the candidate, or only the baseline, scores higher.
     """
 
     cells: list[tuple[Cell, Cell]]
@@ -36,25 +42,35 @@ class Comparison:
     clustered: tuple[float, float] | None = None  # interval with tasks (MMLU: subjects) as clusters, where pooled
     adjusted: float = float("nan")
 
+    @property
+    def significant(self) -> bool:
+        """Whether the difference holds after Holm's adjustment."""
+        return self.adjusted < ALPHA
 
-def differences(store: Store, a: Cell, b: Cell, metric: str | None = None) -> tuple[np.ndarray, np.ndarray, int]:
+    @property
+    def mark(self) -> str:
+        """ "▲": the candidate is significantly better, "▼": worse, or nothing."""
+        return ("▲" if self.difference > 0 else "▼") if self.significant else ""
+
+
+def paired_scores(
+    store: Store, a: Cell, b: Cell, metric: str | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
     """Scores of a and of b on the samples that both have, 0..1, in natural id order, and how many only one has.
 
-    Raises GatedevalError where a common id asks two different things (another seed, profile or tokenizer), where there
-    is no common sample, and where a score is NaN: compared on the same samples or not at all.
+    Raises GatedevalError where a common id has two different prompts (another seed, profile or tokenizer), where there
+    is no common sample, and where a score is NaN: two models are compared on the same samples or not at all.
     """
     left, right = store.scores(a), store.scores(b)
-    where = {id: i for i, id in enumerate(right.ids)}
-    pairs = [(i, where[id]) for i, id in enumerate(left.ids) if id in where]
-    if not pairs:
+    pairing = pair(left, right)
+    n = len(pairing.left)
+    if not n:
         raise GatedevalError(f"{describe(a)} and {describe(b)} have no sample in common; run both on the same samples")
-    i, j = (np.array(side) for side in zip(*pairs, strict=True))
-    differing = np.flatnonzero(left.prompts[i] != right.prompts[j])
-    if differing.size:
-        first = left.ids[i[differing[0]]]
+    if pairing.differing:
         raise GatedevalError(
-            f"{describe(a)} and {describe(b)} were asked different things: {differing.size} of {len(pairs)} common "
-            f"samples differ in prompt, first {first!r}; run both with the same seed, profile, shots and tokenizer"
+            f"{describe(a)} and {describe(b)} were asked different things: {len(pairing.differing)} of {n} common "
+            f"samples differ in prompt, first {pairing.differing[0]!r}; run both with the same seed, profile, shots "
+            "and tokenizer"
         )
     name = metric or left.headline or ""
     if name not in left.metrics or name not in right.metrics:
@@ -62,12 +78,12 @@ def differences(store: Store, a: Cell, b: Cell, metric: str | None = None) -> tu
             f"{describe(a)} and {describe(b)} were scored differently: {', '.join(left.metrics)} "
             f"against {', '.join(right.metrics)}"
         )
-    x, y = left.metrics[name][i], right.metrics[name][j]
+    x, y = left.metrics[name][pairing.left], right.metrics[name][pairing.right]
     if np.isnan(x).any() or np.isnan(y).any():
         raise GatedevalError(
             f"{describe(a)} or {describe(b)} has samples without a score: it failed, and cannot be compared"
         )
-    return x, y, len(left.ids) + len(right.ids) - 2 * len(pairs)
+    return x, y, len(left.ids) + len(right.ids) - 2 * n
 
 
 def compare_cells(
@@ -76,7 +92,7 @@ def compare_cells(
     """Compare (baseline cell, candidate cell) pairs: equal weight per pair, or `pooled` by sample (MMLU, GSM8k)."""
     xs, ys, unpaired = [], [], 0
     for a, b in cells:
-        x, y, only = differences(store, a, b, metric)
+        x, y, only = paired_scores(store, a, b, metric)
         xs.append(x)
         ys.append(y)
         unpaired += only
@@ -84,7 +100,7 @@ def compare_cells(
     if pooled:
         xs, ys = [np.concatenate(xs)], [np.concatenate(ys)]
     deltas = stats.paired_differences(xs, ys)
-    scale = 100.0 if all(v.min() >= 0 and v.max() <= 1 for v in (*xs, *ys)) else 1.0
+    scale = scale_of(*xs, *ys)
     interval = stats.paired_interval(deltas)
     clustered = stats.clustered_interval(deltas[0], list(clusters), paired=True) if pooled and len(cells) > 1 else None
     p, test = stats.paired_p(deltas)

@@ -1,0 +1,102 @@
+"""run.json on disk: reading and writing the manifest, and the list of cells in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness import __version__
+from harness.store.files import explain, finite, write_atomic
+from harness.types import Cell, GatedevalError
+
+MANIFEST = "run.json"
+_LONGEST_NAME = 240  # characters of a cell's file name; file systems allow 255 bytes
+
+
+def now() -> str:
+    """The time as a manifest has it: UTC, seconds, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """run.json of the run directory `path`. Raises GatedevalError where there is none, or where it is damaged."""
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise GatedevalError(
+            f"no run at {path}: it has no {MANIFEST}; give a directory that `gatedeval run` wrote"
+        ) from None
+    except OSError as error:
+        raise explain(error, "read", file) from error
+    except ValueError as error:
+        raise GatedevalError(
+            f"{file} is damaged ({error}); restore it from a copy, or remove it and run the config "
+            "again: that goes on with the samples beside it"
+        ) from error
+    if not isinstance(manifest, dict) or "cells" not in manifest:
+        raise GatedevalError(f"{file} is not a gatedeval run: it has no list of cells")
+    return manifest
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Write run.json atomically; NaN and infinity become null, unknown objects their text."""
+    text = json.dumps(finite(manifest), indent=1, ensure_ascii=False, allow_nan=False, default=str)
+    write_atomic(path / MANIFEST, text + "\n")
+
+
+def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int | None]) -> dict[str, Any]:
+    """The manifest at the start of a session: `facts` and the plan.
+
+    A resumed run keeps its first start, its earlier sessions and the failures of cells that are still planned.
+    """
+    old = read_manifest(path) if (path / MANIFEST).exists() else {}
+    session = {"start": now(), "pid": os.getpid(), "host": socket.gethostname()}
+    keys = {cell.key for cell in cells}
+    return {
+        "gatedeval": __version__,
+        "name": path.name,
+        **facts,
+        "start": old.get("start") or facts.get("start") or session["start"],
+        "end": None,
+        "state": "running",
+        "sessions": [*old.get("sessions", []), session],
+        "failures": {key: error for key, error in old.get("failures", {}).items() if key in keys},
+        "cells": [{**dataclasses.asdict(cell), "planned": planned} for cell, planned in cells.items()],
+    }
+
+
+def cells_of(manifest: Mapping[str, Any], path: Path) -> dict[Cell, int | None]:
+    """The plan: cell -> number of samples (None: unknown). Raises GatedevalError where the list is damaged."""
+    try:
+        return {
+            Cell(c["model"], c["context"], c["benchmark"], c["task"], int(c.get("length") or 0)): c.get("planned")
+            for c in manifest["cells"]
+        }
+    except (KeyError, TypeError) as error:
+        raise GatedevalError(
+            f"{path / MANIFEST}: its list of cells is damaged ({error!r}): no gatedeval run, or edited by hand"
+        ) from error
+
+
+def check_file_names(cells: Mapping[Cell, int | None]) -> None:
+    """Raise GatedevalError where two cells would share a file, or a file name would be too long.
+
+    Two names that differ in case alone share a file: some file systems ignore case.
+    """
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.key.lower(), cell)
+        if other is not cell:
+            raise GatedevalError(f"two cells would share the file {cell.key}.jsonl: {other} and {cell}; change a label")
+        if len(cell.key) > _LONGEST_NAME:
+            raise GatedevalError(
+                f"a cell's file name would be {len(cell.key)} characters long ({cell.key[:60]}...); "
+                f"use shorter labels for models and contexts (at most {_LONGEST_NAME} characters altogether)"
+            )

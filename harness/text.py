@@ -1,0 +1,32 @@
+"""Plain text for terminals: how wide a text is, and rows as aligned columns."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Sequence
+
+
+def width(text: str) -> int:
+    """Columns that `text` takes in a terminal: wide characters count two, combining marks none."""
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def pad(text: str, size: int, *, right: bool = False) -> str:
+    """`text` filled up with spaces to `size` columns; `right`: the text at the right end."""
+    space = " " * (size - width(text))
+    return space + text if right else text + space
+
+
+def align(
+    rows: Sequence[Sequence[str]], *, right: Collection[int] = (), gap: str = "  ", rule: bool = False
+) -> list[str]:
+    """Rows as lines whose columns line up; no line ends in spaces.
+
+    `right`: numbers of the columns that are aligned at their right end. `rule`: a line of dashes below the first row.
+    Rows may be shorter than the longest one; they then end earlier.
+    """
+    sizes = [max(width(row[c]) for row in rows if c < len(row)) for c in range(max(map(len, rows), default=0))]
+    lines = [gap.join(pad(text, sizes[c], right=c in right) for c, text in enumerate(row)).rstrip() for row in rows]
+    if rule and lines:
+        lines.insert(1, gap.join("-" * size for size in sizes))
+    return lines
