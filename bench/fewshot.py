@@ -38,7 +38,7 @@ def ours(task: Any, limit: int) -> tuple[float, float, list[str]]:
     from harness.engine.requests import Choice, Completion
 
     start = time.process_time()
-    built = [(doc, *task.ask(number, doc, None)) for number, doc in task.documents(limit)]
+    built = [(doc, *task.request(number, doc, None)) for number, doc in task.documents(limit)]
     middle = time.process_time()
     for doc, ask, instances in built:
         if ask.options:

@@ -126,6 +126,6 @@ def test_accuracy_normalised_by_characters_and_by_bytes() -> None:
         }  # fmt: skip
         task = LmEvalTask("made", ConfigurableTask(config=config))
         [(number, doc)] = task.documents(None)
-        _, instances = task.ask(number, doc, None)
+        _, instances = task.request(number, doc, None)
         scores = task.score(doc, instances, Choice("q", logprobs, (False,) * 3, 0.0), "")
         assert scores == {m: float(m == right) for m in ("acc", "acc_norm", "acc_bytes")}
