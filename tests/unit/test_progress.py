@@ -104,7 +104,7 @@ with Progress(SimpleNamespace(cells=cells, tokens={c: 6 * c.length for c in cell
 
 @pytest.mark.parametrize("columns", [110, 44])
 def test_a_bar_for_the_plan_and_one_for_the_cell(columns: int) -> None:
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     since = time.monotonic()
     screens, code = in_terminal(["-c", BARS], cwd=root, columns=columns)
     assert code == 0
