@@ -162,12 +162,12 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     from harness.run.plan import build
     from harness.run.progress import Progress
     from harness.run.runner import run as run_plan
-    from harness.run.signals import Stopped, stopping
+    from harness.run.signals import Stopped, stop_on_signals
     from harness.store import interruption_message
 
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     try:
-        with stopping(lambda signal: interruption_message(path, signal, again)):
+        with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
             plan = build(config)
             plan.check()
             state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))

@@ -30,10 +30,10 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def stopping(last_words: Callable[[str], str]) -> Iterator[None]:
+def stop_on_signals(final_message: Callable[[str], str]) -> Iterator[None]:
     """Within this context, SIGINT, SIGTERM and SIGHUP raise `Stopped` in the main thread.
 
-    `last_words`: takes the signal's name; returns what to print when the process ends at once, at a second signal or
+    `final_message`: takes the signal's name; returns what to print when the process ends at once, at a second signal or
     after `GRACE` seconds (a library may swallow the exception; an interrupted import does). Engines that start within
     the context do not receive the terminal's Ctrl-C: this process stops them. A signal that is ignored already (nohup,
     a shell's background job) stays ignored. Outside the main thread this changes nothing: only the main thread can
@@ -45,8 +45,8 @@ def stopping(last_words: Callable[[str], str]) -> Iterator[None]:
     received: list[Stopped] = []
 
     def end_at_once() -> NoReturn:
-        with contextlib.suppress(Exception):  # what `last_words` needs may be what hangs
-            _print_unbuffered(last_words(received[0].name))
+        with contextlib.suppress(Exception):  # what `final_message` needs may be what hangs
+            _print_unbuffered(final_message(received[0].name))
         os._exit(received[0].code)
 
     def handle(signum: int, frame: FrameType | None) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.config import ContextSetting, Model, from_dict
 from harness.engine.requests import Completion, EngineError, Prompt, Question
-from harness.models.twin import make_tiny
+from harness.models.tiny import make_tiny
 from harness.run.plan import Plan, build
 from harness.run.progress import Progress
 from harness.run.runner import run

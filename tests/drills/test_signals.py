@@ -44,7 +44,7 @@ if __name__ == "__main__":
     signals.GRACE = float(sys.argv[2])
     process = multiprocessing.get_context("spawn").Process(target=child, daemon=True)
     try:
-        with signals.stopping(lambda name: f"last words after {name}"):
+        with signals.stop_on_signals(lambda name: f"final message after {name}"):
             process.start()
             while not process.is_alive(): pass
             time.sleep(0.1)
@@ -116,7 +116,7 @@ def test_the_second_signal_ends_at_once(tmp_path: Path) -> None:
     worker.process.send_signal(signal.SIGTERM)
     since = time.monotonic()
     status, _, err = worker.end()
-    assert (status, err.splitlines()[-1]) == (130, "last words after Ctrl-C")
+    assert (status, err.splitlines()[-1]) == (130, "final message after Ctrl-C")
     assert time.monotonic() - since < 20
 
 
@@ -124,7 +124,7 @@ def test_a_swallowed_signal_ends_the_process_after_the_grace_period(tmp_path: Pa
     worker = Worker(tmp_path, "stubborn", grace=0.5)
     worker.process.send_signal(signal.SIGTERM)
     status, _, err = worker.end()
-    assert (status, err.splitlines()[-1]) == (143, "last words after SIGTERM")
+    assert (status, err.splitlines()[-1]) == (143, "final message after SIGTERM")
 
 
 def test_a_signal_that_nohup_ignores_stays_ignored(tmp_path: Path) -> None:
