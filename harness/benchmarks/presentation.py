@@ -31,9 +31,7 @@ class Planned:
     @property
     def shots(self) -> int | None:
         """Examples in the prompt, where the config says how many."""
-        entry = self.entry or {}
-        own = entry.get(self.name)
-        return own.get("shots") if isinstance(own, Mapping) else entry.get("shots")
+        return shots_of(self.name, self.entry)
 
     @property
     def shots_text(self) -> str:
@@ -44,6 +42,12 @@ class Planned:
     def samples_text(self) -> str:
         """ "20 to 500": samples per cell."""
         return span_text(n for numbers in self.counts.values() for n in numbers)
+
+
+def shots_of(name: str, entry: Mapping[str, Any] | None) -> int | None:
+    """Examples in the prompt by a config's entry, `{name: {shots: 5}}` or `{name: ..., shots: 5}`; None: not given."""
+    own = (entry or {}).get(name)
+    return own.get("shots") if isinstance(own, Mapping) else (entry or {}).get("shots")
 
 
 def span_text(numbers: Iterable[int]) -> str:

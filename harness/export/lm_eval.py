@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.presentation import Presentation, lower_is_better, presentation_of
+from harness.benchmarks.presentation import Presentation, lower_is_better, presentation_of, shots_of
 from harness.store import Store
 from harness.tables.aggregates import usable
-from harness.tables.caption import planned_of
+from harness.tables.caption import config_entries
 from harness.tables.frames import check_label, labels, ordered_cells
 from harness.types import Cell, GatedevalError
 
@@ -136,8 +136,9 @@ def _put(scores: dict[str, Any], key: str, values: NDArray[np.float64]) -> None:
 def _shots(store: Store, results: _Results) -> dict[str, int]:
     """Task -> examples in its prompts, where the config or the benchmark says how many."""
     shots: dict[str, int] = {}
+    entries = config_entries(store)
     for name, task in results.tasks.items():
-        n = planned_of(store, task.benchmark).shots
+        n = shots_of(task.benchmark, entries.get(task.benchmark))
         n = presentation_of(task.benchmark).lm_eval_shots if n is None else n
         if n is not None:
             shots[name] = n
