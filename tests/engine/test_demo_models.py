@@ -22,6 +22,7 @@ from tasks.demo.examine import RETRIEVAL, Examiner
 from tasks.demo.recipe import ARMS, LONG, SHIPPED, SHORT
 from tests.support import ROOT
 from tests.support import demo_models as organisms
+from tests.support.engines import started
 
 FACTS: dict[str, dict[str, Any]] = {
     arm: json.loads((MODELS / arm / "examined.json").read_text(encoding="utf-8")) for arm in ARMS
@@ -93,7 +94,7 @@ def test_the_figures_of_the_cards_are_found_again(arm: str) -> None:
 
 @pytest.fixture(scope="module", params=list(ARMS))
 def organism(request: pytest.FixtureRequest) -> Iterator[tuple[str, Engine]]:
-    with organisms.engine(MODELS / request.param / "long") as live:
+    with started(organisms.arm(MODELS / request.param / "long"), organisms.BASE, organisms.YARN) as live:
         yield request.param, live
 
 

@@ -68,10 +68,9 @@ def encode(asked: list[Asked]) -> list[list[int]]:
     return [tokenizer.encode(a.prompt).ids for a in asked]
 
 
-def engine(checkpoint: Path) -> Engine:
-    """A live engine for an arm's long checkpoint, under both settings."""
-    model = Model(label="arm", path=str(checkpoint), dtype="float32")
-    return Engine(model, [BASE, YARN], EngineOptions(enforce_eager=True))
+def arm(checkpoint: Path) -> Model:
+    """An arm's checkpoint as a model, in float32."""
+    return Model(label="arm", path=str(checkpoint), dtype="float32")
 
 
 def answers(live: Engine, asked: list[Asked]) -> list[list[int]]:
@@ -104,7 +103,7 @@ def likelihoods(live: Engine, asked: list[Asked]) -> list[float]:
 
 def main(checkpoint: str, out: str) -> None:
     """Answer `questions()` with a checkpoint and write token ids and likelihoods."""
-    with engine(Path(checkpoint)) as live:
+    with Engine(arm(Path(checkpoint)), [BASE, YARN], EngineOptions(enforce_eager=True)) as live:
         asked = questions()
         Path(out).write_text(json.dumps([answers(live, asked), likelihoods(live, asked)]))
 

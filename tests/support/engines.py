@@ -15,9 +15,7 @@ from harness.config import ContextSetting, Model
 from harness.config import Engine as EngineOptions
 from harness.engine.engine import Engine
 from harness.engine.requests import Prompt, Question
-
-NATIVE = ContextSetting(label="native")
-EAGER = EngineOptions(enforce_eager=True)
+from tests.support.in_process import EAGER, NATIVE, shared_engine
 
 
 def oracle_model(shared: Path, folder: str, dtype: str = "float32") -> Model:
@@ -82,9 +80,10 @@ def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> P
 
 @contextmanager
 def started(model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Iterator[Engine]:
-    """An engine for the length of a `with`."""
-    engine = Engine(model, settings or [NATIVE], options)
-    try:
+    """An engine for the length of a `with`: the shared one of the test process, or of its own processes with TP > 1."""
+    if options.tensor_parallel_size == 1:
+        yield shared_engine.get(model, *settings, options=options)
+        return
+    shared_engine.close()
+    with Engine(model, settings or [NATIVE], options) as engine:
         yield engine
-    finally:
-        engine.close()
