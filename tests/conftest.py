@@ -33,7 +33,7 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the tiny checkpoints `baseline`, `headwise` and `elementwise`, made once. No test may change it."""
-    from harness.models.twin import make_tiny
+    from harness.models.tiny import make_tiny
 
     root = tmp_path_factory.mktemp("tiny")
     make_tiny(root)

@@ -1,7 +1,7 @@
 """vLLM engines and `gatedeval` commands inside the test process: no second import of vLLM (6 s), starts of 1 to 3 s.
 
 One engine lives at a time: vLLM's process groups belong to the process, so that closing one engine breaks another.
-Where the process boundary is what a test looks at, it starts processes instead (`marks.extended`).
+Where the process boundary is what a test looks at, it starts processes instead, and has the marker `extended`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def vllm_in_this_process() -> Iterator[None]:
         try:
             yield
         finally:
-            os.sched_setaffinity(
-                0, affinity
-            )  # vLLM binds the main thread to one core; child processes would inherit it
+            # vLLM binds the main thread to one core, and child processes would inherit that.
+            os.sched_setaffinity(0, affinity)
 
 
 class SharedEngine:
@@ -53,12 +52,10 @@ class SharedEngine:
         self._key: Any = None
         self._engine: Engine | None = None
 
-    def get(
-        self, model: Model, *settings: ContextSetting, options: EngineOptions = EAGER, fresh: bool = False
-    ) -> Engine:
-        """An engine for `model` under the first of `settings`; `fresh`: started anew."""
+    def get(self, model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Engine:
+        """An engine that was started for `model` and `settings`, under the first of them."""
         key = (model, settings or (NATIVE,), options)
-        if self._engine is None or self._key != key or fresh:
+        if self._engine is None or self._key != key:
             with vllm_in_this_process():
                 self._engine, self._key = Engine(model, list(key[1]), options), key
         self._engine.set_context(key[1][0])
@@ -84,7 +81,7 @@ _STREAMS = _stream(1), _stream(2)
 
 def gatedeval(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A `gatedeval` command in this process, its engines too: exit status and what it wrote, as from a process."""
-    from cli import cli
+    from harness.commands.main import cli
 
     given, code = [str(argument) for argument in arguments], 0
     with contextlib.ExitStack() as stack:
