@@ -320,7 +320,7 @@ def drill(cwd: Path, config: str, work: Path, seed: int, kills: int = 20) -> dic
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_killed_at_twenty_random_instants_the_table_is_the_same_byte_for_byte(folder: Path, tmp_path: Path) -> None:
-    """Issue 5's first acceptance: no sample lost or doubled, at most those in flight asked again, the same table."""
+    """No sample is lost or doubled, at most those in flight asked again, the same table."""
     seed = int(os.environ.get("GATEDEVAL_DRILL_SEED", "20261129"))
     config = os.environ.get("GATEDEVAL_DRILL_CONFIG")
     cwd, name = (ROOT, str(Path(config).resolve())) if config else (folder, "drill.yaml")

@@ -1,4 +1,4 @@
-"""The main job on tiny models, as a user runs it: `gatedeval run`, again, interrupted, changed (cases 14, 31-36)."""
+"""The main job on tiny models, as a user runs it: `gatedeval run`, again, interrupted, changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan refuses before anything runs, and what samples are made of (cases 15, 28, 31, 32, 36)."""
+"""What a plan refuses before anything runs, and what samples are made of."""
 
 from __future__ import annotations
 
