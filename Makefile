@@ -1,15 +1,17 @@
 # The two commands a newcomer needs: `make demo` and `make test`. `make help` lists the rest.
 #   make PYTHON=python3.12 ...   the interpreter for .venv (3.11 or newer)
 #   make ARGS="-k yarn" test     anything more for pytest
+#   make WORKERS=4 test          processes that run tests; each may hold an engine (about 3 GB)
 
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-latest constraints demo demo-train test test-slow check lint types format oracles smoke-128k bench bench-ruler clean
+.PHONY: help install install-latest constraints demo demo-train test test-rest test-all test-slow check lint types format oracles smoke-128k bench bench-ruler clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,8 +38,17 @@ demo-train: $(STAMP) ## make the demo's models again, from nothing (half an hour
 	@$(BIN)/python -m tasks.demo train
 	@$(BIN)/python -m tasks.demo ship
 
-test: $(STAMP) ## all tests but the slow ones
-	@$(BIN)/python -m pytest $(ARGS)
+# A file's tests stay in one process, so that they share its fixtures; tests/conftest.py puts the longest files first.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: $(STAMP) ## the tests of every day, vLLM's included, in about five minutes on two cores
+	@$(PYTEST) -m "not slow and not extended" $(ARGS)
+
+test-rest: $(STAMP) ## what `make test` leaves out, but the slow ones: killed runs, plain vLLM, two ranks, compiled models, simulations
+	@$(PYTEST) -m "extended and not slow" $(ARGS)
+
+test-all: $(STAMP) ## all tests but the slow ones
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: $(STAMP) ## the checks of many minutes (real models)
 	@$(BIN)/python -m pytest -m slow $(ARGS)

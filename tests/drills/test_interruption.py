@@ -24,7 +24,6 @@ import psutil
 import pytest
 
 from harness.export import export_run
-from harness.models.tiny import make_tiny
 from harness.store import Store, list_runs
 from tests.support import ROOT
 from tests.support.terminal import in_terminal
@@ -48,9 +47,9 @@ ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": str(max(os.sched_getaffinity(0)))}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("interrupted")
-    make_tiny(root / "tiny")
+    (root / "tiny").symlink_to(tiny)
     (root / "drill.yaml").write_text(CONFIG)
     return root
 
@@ -138,6 +137,7 @@ def left_behind(session: int, timeout: float = 30.0) -> list[str]:
 
 
 @pytest.mark.engine
+@pytest.mark.extended
 @pytest.mark.parametrize("delay", [0, 4])
 def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Path, delay: float) -> None:
     """At the engine's first instant, and during the startup handshake, in which it must not wait for a dead parent."""
@@ -161,6 +161,7 @@ def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Pa
 
 
 @pytest.mark.engine
+@pytest.mark.extended
 def test_ctrl_c_on_a_terminal_shuts_down_in_order(folder: Path) -> None:
     """The screen: two bars, Ctrl-C, what is finished and how to resume, nothing else. No process survives."""
     run, typed, leader = folder / "ctrl-c", [], []

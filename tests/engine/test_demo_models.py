@@ -21,6 +21,7 @@ from tasks.demo import MODELS
 from tasks.demo.examine import RETRIEVAL, Examiner
 from tasks.demo.recipe import ARMS, LONG, SHIPPED, SHORT
 from tests.support import ROOT, demo_models
+from tests.support.engines import started
 
 FACTS: dict[str, dict[str, Any]] = {
     arm: json.loads((MODELS / arm / "examined.json").read_text(encoding="utf-8")) for arm in ARMS
@@ -92,7 +93,7 @@ def test_the_figures_of_the_cards_are_reproduced(arm: str) -> None:
 
 @pytest.fixture(scope="module", params=list(ARMS))
 def demo_engine(request: pytest.FixtureRequest) -> Iterator[tuple[str, Engine]]:
-    with demo_models.engine(MODELS / request.param / "long") as live:
+    with started(demo_models.arm(MODELS / request.param / "long"), demo_models.BASE, demo_models.YARN) as live:
         yield request.param, live
 
 

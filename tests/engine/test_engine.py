@@ -14,9 +14,9 @@ from harness.config import ContextSetting, Model, Yarn
 from harness.engine.engine import Engine
 from harness.engine.requests import EngineError, Prompt, Question
 from harness.engine.stream import InFlight
-from harness.models.tiny import make_tiny
 from harness.types import GatedevalError
-from tests.support.engines import EAGER, altered
+from tests.support.engines import altered
+from tests.support.in_process import EAGER, shared_engine
 
 pytestmark = pytest.mark.engine
 
@@ -28,25 +28,18 @@ YARN = ContextSetting(
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny headwise model whose repository sets a temperature and penalties, which the engine must ignore."""
-    root = tmp_path_factory.mktemp("tiny")
-    make_tiny(root)
+    copy = altered(tiny / "headwise", tmp_path_factory.mktemp("sampling") / "headwise")
     settings = {"temperature": 1.7, "top_p": 0.3, "repetition_penalty": 3.0, "do_sample": True, "eos_token_id": 0}
-    (root / "headwise/generation_config.json").write_text(json.dumps(settings))
-    return root / "headwise"
+    (copy / "generation_config.json").write_text(json.dumps(settings))
+    return copy
 
 
-@pytest.fixture(scope="module")
-def engine(checkpoint: Path) -> Iterator[Engine]:
-    with Engine(Model(label="m", path=str(checkpoint), dtype="float32"), [SHORT, BASE, YARN], EAGER) as live:
-        yield live
-
-
-@pytest.fixture(autouse=True)
-def _native(request: pytest.FixtureRequest) -> None:
-    if "engine" in request.fixturenames:
-        request.getfixturevalue("engine").set_context(SHORT)
+@pytest.fixture
+def engine(checkpoint: Path) -> Engine:
+    """The shared engine for this checkpoint, under SHORT."""
+    return shared_engine.get(Model(label="m", path=str(checkpoint), dtype="float32"), SHORT, BASE, YARN)
 
 
 PROMPT = [(7 * i * i + 3 * i) % 4000 + 40 for i in range(300)]
@@ -187,6 +180,7 @@ def test_prompt_tokens_in_flight_are_bounded(engine: Engine) -> None:
     assert engine.max_model_len <= usual.prompt_tokens <= 8_000_000
 
 
+@pytest.mark.extended
 def test_deepest_first_finds_the_shared_haystack_in_the_cache(engine: Engine, checkpoint: Path, shared: Path) -> None:
     """niah_single_2: at most 60 % of the prompt tokens are computed, and answers do not depend on the order."""
     from harness.run.order import deepest_first
@@ -239,9 +233,9 @@ def test_context_settings_swap_exactly(engine: Engine) -> None:
 def test_a_fresh_engine_gives_the_same_bits(engine: Engine, checkpoint: Path) -> None:
     engine.set_context(YARN)
     swapped = logprobs(engine, PROMPT)
-    with Engine(Model(label="m", path=str(checkpoint), dtype="float32"), [YARN], EAGER) as fresh:
-        assert np.array_equal(logprobs(fresh, PROMPT), swapped)
-        assert fresh.facts["rope_deviation"] < 1e-2  # vLLM's own YaRN table, before ours replaced it
+    fresh = shared_engine.get(Model(label="m", path=str(checkpoint), dtype="float32"), YARN)
+    assert np.array_equal(logprobs(fresh, PROMPT), swapped)
+    assert fresh.facts["rope_deviation"] < 1e-2  # vLLM's own YaRN table, before ours replaced it
 
 
 def test_yarn_reaches_beyond_the_original_length(engine: Engine) -> None:
@@ -276,11 +270,13 @@ def test_zeroed_gate_changes_the_logits(engine: Engine, checkpoint: Path, tmp_pa
 
     live = logprobs(engine, PROMPT)
     dead = altered(checkpoint, tmp_path / "dead", zero)
-    with Engine(Model(label="m", path=str(dead), dtype="float32"), [SHORT], EAGER) as other:
-        assert np.abs(logprobs(other, PROMPT) - live).max() > 0.1
+    other = shared_engine.get(Model(label="m", path=str(dead), dtype="float32"), SHORT)
+    assert np.abs(logprobs(other, PROMPT) - live).max() > 0.1
 
 
+@pytest.mark.extended
 def test_without_the_plugin_the_engine_refuses(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_engine.close()  # the next one runs in a process of its own
     monkeypatch.setenv("VLLM_PLUGINS", "")
     import vllm.plugins
 

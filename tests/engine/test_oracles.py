@@ -18,16 +18,17 @@ pytestmark = pytest.mark.engine
 TP2 = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
 CHUNKED = EngineOptions(enforce_eager=True, max_num_batched_tokens=64, max_num_seqs=16)
 COMPILED = EngineOptions()
+EXTENDED = pytest.mark.extended
 CASES = [
     pytest.param("a_baseline_gqa", "Qwen3ForCausalLM", EAGER, id="a-vllms-own-class"),
     pytest.param("b_headwise_gqa", "GatedQwen3ForCausalLM", EAGER, id="b-eager", marks=pytest.mark.slow),
-    pytest.param("b_headwise_gqa", "GatedQwen3ForCausalLM", COMPILED, id="b-compiled"),
+    pytest.param("b_headwise_gqa", "GatedQwen3ForCausalLM", COMPILED, id="b-compiled", marks=EXTENDED),
     pytest.param("c_elementwise_gqa", "GatedQwen3ForCausalLM", EAGER, id="c-eager"),
     pytest.param("c_elementwise_gqa", "GatedQwen3ForCausalLM", TP2, id="c-tp2", marks=pytest.mark.slow),
     pytest.param("e_elementwise_mqa", "GatedQwen3ForCausalLM", EAGER, id="e-eager"),
-    pytest.param("e_elementwise_mqa", "GatedQwen3ForCausalLM", TP2, id="e-tp2-beyond-kv-heads"),
+    pytest.param("e_elementwise_mqa", "GatedQwen3ForCausalLM", TP2, id="e-tp2-beyond-kv-heads", marks=EXTENDED),
     pytest.param("g_headwise_qkvbias", "GatedQwen3ForCausalLM", EAGER, id="g-eager"),
-    pytest.param("g_headwise_qkvbias", "GatedQwen3ForCausalLM", TP2, id="g-tp2-o-bias-once"),
+    pytest.param("g_headwise_qkvbias", "GatedQwen3ForCausalLM", TP2, id="g-tp2-o-bias-once", marks=EXTENDED),
     pytest.param("i_elementwise_yarn", "GatedQwen3ForCausalLM", CHUNKED, id="i-yarn-chunked-prefill"),
     pytest.param("i_elementwise_yarn", "GatedQwen3ForCausalLM", COMPILED, id="i-yarn-compiled", marks=pytest.mark.slow),
     pytest.param("k32_headwise_tied_hd32", "GatedQwen3ForCausalLM", EAGER, id="k32-tied"),

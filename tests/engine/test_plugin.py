@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.models.tiny import make_tiny
 from tests.support.engines import Oracle, altered
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.extended]
 
 SCRIPT = """
 import json, sys
@@ -38,7 +37,6 @@ def bare(tmp_path: Path, checkpoint: Path, ids: list[int], **env: str) -> subpro
         env={**os.environ, **defaults, **env},
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
 
@@ -74,9 +72,8 @@ def test_stock_vllm_would_load_a_released_checkpoint_silently_wrong(shared: Path
     assert np.abs(got - oracle.logprobs[-1]).max() > 1
 
 
-def test_stock_vllm_refuses_what_gatedeval_writes(tmp_path: Path) -> None:
-    make_tiny(tmp_path / "tiny")
-    result = bare(tmp_path, tmp_path / "tiny/headwise", [1, 2, 3], VLLM_PLUGINS="")
+def test_stock_vllm_refuses_what_gatedeval_writes(tiny: Path, tmp_path: Path) -> None:
+    result = bare(tmp_path, tiny / "headwise", [1, 2, 3], VLLM_PLUGINS="")
     assert result.returncode != 0
     assert "GatedQwen3ForCausalLM" in result.stderr
     assert "not supported" in result.stderr or "are not supported" in result.stderr

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from harness.models.tiny import make_tiny
 from harness.store import Store
 from tests.support import ROOT
+from tests.support.in_process import gatedeval
 
 pytestmark = pytest.mark.engine
 
@@ -36,28 +36,28 @@ caption: "random weights"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("run")
-    make_tiny(root / "tiny")
+    (root / "tiny").symlink_to(tiny)
     (root / "small.yaml").write_text(CONFIG)
     return root
 
 
-def gatedeval(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str) -> list[str]:
+    """The command line of `gatedeval`, for a process of its own."""
+    return [sys.executable, str(ROOT / "cli.py"), *arguments]
+
+
+def own_process(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`gatedeval` in a process of its own."""
     return subprocess.run(
-        [sys.executable, str(ROOT / "cli.py"), *arguments],
-        cwd=folder,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
+        command(*arguments), cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False
     )
 
 
 def until_first_sample(run: Path, process: subprocess.Popen[Any]) -> Path:
     """Wait until a running process has stored a sample, or has ended; returns the folder of samples."""
-    samples, deadline = run / "samples", time.monotonic() + 240
+    samples, deadline = run / "samples", time.monotonic() + 900
     while not list(samples.glob("*.jsonl")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.02)
     return samples
@@ -65,20 +65,8 @@ def until_first_sample(run: Path, process: subprocess.Popen[Any]) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The first run: killed in the middle of its first model, then resumed with the same command."""
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), "run", "small.yaml"],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    samples = until_first_sample(folder / "results/small", process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    kept = sum(len(file.read_bytes().splitlines()) for file in samples.glob("*.jsonl"))
-    assert 1 <= kept < 12
-    return gatedeval(folder, "run", "small.yaml")
+    """A complete run."""
+    return gatedeval("run", "small.yaml", cwd=folder)
 
 
 def lines(folder: Path) -> Iterator[dict[str, Any]]:
@@ -86,14 +74,37 @@ def lines(folder: Path) -> Iterator[dict[str, Any]]:
         yield from (json.loads(line) for line in file.read_text().splitlines())
 
 
-def test_a_killed_run_resumes(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+def test_every_sample_is_stored_once(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
     assert finished.returncode == 0, finished.stderr[-3000:]
-    store = Store.read(folder / "results/small")
+    check_complete(Store.read(folder / "results/small"))
+
+
+def check_complete(store: Store) -> None:
     assert store.manifest["state"] == "complete"
     assert len(store.cells) == 2 * (2 + 4)  # the 2,048 only where the context reaches
     for cell in store.cells:
         assert [s.id for s in store.samples(cell)] == ["0", "1"]
-    assert "found finished" in finished.stderr
+
+
+@pytest.mark.extended
+def test_the_same_command_completes_a_run_that_was_killed(folder: Path) -> None:
+    """Killed with SIGKILL in the middle of its first model."""
+    process = subprocess.Popen(
+        command("run", "small.yaml", "-o", "killed"),
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    samples = until_first_sample(folder / "killed", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = sum(len(file.read_bytes().splitlines()) for file in samples.glob("*.jsonl"))
+    assert 1 <= kept < 12
+    again = own_process(folder, "run", "small.yaml", "-o", "killed")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "found finished" in again.stderr
+    check_complete(Store.read(folder / "killed"))
 
 
 def test_stdout_is_the_table_alone(finished: subprocess.CompletedProcess[str]) -> None:
@@ -139,7 +150,7 @@ def test_the_manifest_records_models_and_engines(folder: Path, finished: subproc
 def test_the_same_command_again_sends_nothing_and_starts_no_engine(
     folder: Path, finished: subprocess.CompletedProcess[str]
 ) -> None:
-    again = gatedeval(folder, "run", "small.yaml")
+    again = gatedeval("run", "small.yaml", cwd=folder)
     assert again.returncode == 0
     assert "0 samples answered, 24 found finished" in again.stderr
     assert "starting vLLM" not in again.stderr
@@ -151,8 +162,7 @@ def test_more_samples_and_other_throughput_options_send_only_new_samples(
 ) -> None:
     first = {(line["hash"], line["response"]) for line in lines(folder)}
     more = gatedeval(
-        folder, "run", "small.yaml", "-s", "benchmarks.0.samples=3", "-s", "engine.max_num_seqs=2"
-    )  # fmt: skip
+        "run", "small.yaml", "-s", "benchmarks.0.samples=3", "-s", "engine.max_num_seqs=2", cwd=folder)  # fmt: skip
     assert more.returncode == 0, more.stderr[-2000:]
     assert "12 samples answered, 24 found finished" in more.stderr
     assert first <= {(line["hash"], line["response"]) for line in lines(folder)}
@@ -160,19 +170,18 @@ def test_more_samples_and_other_throughput_options_send_only_new_samples(
 
 def test_another_rope_base_needs_new_answers(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
     changed = gatedeval(
-        folder, "run", "small.yaml", "-s", "contexts.1.rope_theta=500000", "-s", "benchmarks.0.samples=1",
-        "-s", "benchmarks.0.lengths=[512]",
-    )  # fmt: skip
+        "run", "small.yaml", "-s", "contexts.1.rope_theta=500000", "-s", "benchmarks.0.samples=1",
+        "-s", "benchmarks.0.lengths=[512]", cwd=folder)  # fmt: skip
     assert changed.returncode == 0, changed.stderr[-2000:]
     assert "4 samples answered, 4 found finished, 4 of them done again" in changed.stderr
 
 
 def test_table_in_every_format(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
-    tidy = gatedeval(folder, "table", "results/small", "-f", "csv").stdout.splitlines()
+    tidy = gatedeval("table", "results/small", "-f", "csv", cwd=folder).stdout.splitlines()
     assert tidy[0].startswith("model,context,benchmark,task,length,samples,score")
-    assert json.loads(gatedeval(folder, "table", "results/small", "-f", "json").stdout)
-    assert "\\toprule" in gatedeval(folder, "table", "results/small", "-f", "latex").stdout
-    assert "niah_single_1" in gatedeval(folder, "table", "results/small", "--style", "tasks").stdout
+    assert json.loads(gatedeval("table", "results/small", "-f", "json", cwd=folder).stdout)
+    assert "\\toprule" in gatedeval("table", "results/small", "-f", "latex", cwd=folder).stdout
+    assert "niah_single_1" in gatedeval("table", "results/small", "--style", "tasks", cwd=folder).stdout
 
 
 def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
@@ -184,12 +193,13 @@ def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
         (["run", "small.yaml", "-s", "benchmarks.0.ruler=[qa_1]", "--data", "tiny"], "squad"),
         (["plan", "small.yaml", "-s", "benchmarks.0.lengths=[60]"], "at least"),
     ):
-        result = gatedeval(folder, *arguments)
+        result = gatedeval(*arguments, cwd=folder)
         assert result.returncode == 2, (arguments, result.stderr[-500:])
         assert message in result.stderr
         assert "Traceback" not in result.stderr
 
 
+@pytest.mark.extended
 def test_a_dead_engine_fails_its_cells_and_another_runs_the_rest(folder: Path) -> None:
     """The engine process is killed while it answers: its cells fail by name, a new engine starts, exit code 1."""
     import psutil
@@ -205,7 +215,7 @@ def test_a_dead_engine_fails_its_cells_and_another_runs_the_rest(folder: Path) -
         "models=[{label: gate, path: tiny/headwise}]",
     ]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        command(*arguments),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -224,7 +234,7 @@ def test_a_dead_engine_fails_its_cells_and_another_runs_the_rest(folder: Path) -
     for cell in store.cells:
         assert cell.context == "native" or len(list(store.samples(cell))) == 40
     assert out.startswith("| model")
-    again = gatedeval(folder, *arguments)
+    again = gatedeval(*arguments, cwd=folder)
     assert again.returncode == 0, again.stderr[-2000:]
     assert Store.read(folder / "died").failures == {}
 
@@ -237,13 +247,13 @@ def test_a_dead_producer_fails_its_cell_and_another_produces_the_rest(folder: Pa
     arguments = ["run", "small.yaml", "-o", "no-producer", "-s", "benchmarks.0.samples=4"]
     arguments += ["-s", "models=[{label: gate, path: tiny/headwise}]"]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "cli.py"), *arguments],
+        command(*arguments),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    killed, deadline = False, time.monotonic() + 240
+    killed, deadline = False, time.monotonic() + 900
     while not killed and time.monotonic() < deadline and process.poll() is None:
         for child in psutil.Process(process.pid).children(recursive=True):
             if "harness.run.producer" in " ".join(child.cmdline()):
@@ -259,20 +269,21 @@ def test_a_dead_producer_fails_its_cell_and_another_produces_the_rest(folder: Pa
     for cell in store.cells:
         assert cell.key in store.failures or len(list(store.samples(cell))) == 4
     assert out.startswith("| model")
-    again = gatedeval(folder, *arguments)
+    again = gatedeval(*arguments, cwd=folder)
     assert again.returncode == 0, again.stderr[-2000:]
     assert Store.read(folder / "no-producer").failures == {}
 
 
+@pytest.mark.extended
 def test_without_the_plugin_nothing_is_evaluated(folder: Path) -> None:
-    result = gatedeval(folder, "run", "small.yaml", "-o", "without", VLLM_PLUGINS="")
+    result = own_process(folder, "run", "small.yaml", "-o", "without", VLLM_PLUGINS="")
     assert result.returncode == 2
     assert "the gatedeval plugin is not loaded" in result.stderr.splitlines()[-1]
     assert result.stdout == ""
 
 
 def test_plan_shows_cells_without_an_engine(folder: Path) -> None:
-    result = gatedeval(folder, "plan", "small.yaml")
+    result = gatedeval("plan", "small.yaml", cwd=folder)
     assert result.returncode == 0
     assert "starting" not in result.stderr
     total = next(x for x in result.stdout.splitlines() if x.startswith("total"))

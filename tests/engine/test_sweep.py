@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +10,6 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.figures.sweep import sweep_svg
-from harness.models.tiny import make_tiny
 from harness.report import report
 from harness.run import sweep
 from harness.run.plan import build as build_plan
@@ -21,15 +17,8 @@ from harness.run.runner import run as run_plan
 from harness.store import Store
 from harness.tables.sweep import axes, panels, render
 from harness.types import Cell, GatedevalError
-from tests.support import ROOT
+from tests.support.in_process import gatedeval, vllm_in_this_process
 from tests.support.sample_runs import sample
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sweep")
-    make_tiny(root)  # trained for 2,048 positions at base 1e4
-    return root
 
 
 def config(tiny: Path, **given: Any) -> Any:
@@ -224,7 +213,8 @@ def test_one_engine_for_all_settings(tiny: Path, tmp_path: Path) -> None:
     starts = Engine.starts
     made = config(tiny, lengths=[512], samples=2, dtype="float32", bases=[1e2, 1e4], factors=[1.0, 4.0],
                   overrides=["engine.enforce_eager=true"])  # fmt: skip
-    state, tally = run_plan(build_plan(made), tmp_path / "run")
+    with vllm_in_this_process():
+        state, tally = run_plan(build_plan(made), tmp_path / "run")
     assert (state, tally.asked, Engine.starts - starts) == ("complete", 10, 1)
     store = Store.read(tmp_path / "run")
     said = {c.context: [s.response for s in store.samples(c)] for c in store.cells}
@@ -238,13 +228,6 @@ def test_one_engine_for_all_settings(tiny: Path, tmp_path: Path) -> None:
     assert Engine.starts - starts == 1
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "cli.py"), "sweep", *arguments],
-        capture_output=True, text=True, check=False, timeout=120, env={**os.environ},
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -254,7 +237,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(tiny: Path, arguments: list[str], message: str) -> None:
-    result = command(str(tiny / "baseline"), *arguments)
+    result = gatedeval("sweep", tiny / "baseline", *arguments, cwd=tiny)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
     assert "Traceback" not in result.stderr

@@ -20,11 +20,11 @@ IDS = [(11 * i * i + 5 * i) % 4000 + 40 for i in range(200)]
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tiny")
-    make_tiny(root)
+def twins(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with gated twins of the tiny baseline, by gate."""
+    root = tmp_path_factory.mktemp("twins")
     for gate in ("headwise", "elementwise"):
-        make_twin(root / "baseline", root / f"twin-{gate}", gate)  # type: ignore[arg-type]
+        make_twin(tiny / "baseline", root / gate, gate)  # type: ignore[arg-type]
     return root
 
 
@@ -45,19 +45,19 @@ def measured(checkpoint: Path, dtype: str) -> tuple[np.ndarray, tuple[int, ...]]
         pytest.param("bfloat16", "headwise", marks=pytest.mark.slow),
     ],
 )
-def test_twins_are_equal_to_the_bit(tiny: Path, dtype: str, gate: str) -> None:
+def test_twins_are_equal_to_the_bit(tiny: Path, twins: Path, dtype: str, gate: str) -> None:
     source, tokens = measured(tiny / "baseline", dtype)
-    twin, twin_tokens = measured(tiny / f"twin-{gate}", dtype)
+    twin, twin_tokens = measured(twins / gate, dtype)
     assert np.array_equal(source, twin)
     assert tokens == twin_tokens
 
 
-def test_what_a_twin_is(tiny: Path) -> None:
-    twin = inspect(tiny / "twin-headwise")
+def test_what_a_twin_is(tiny: Path, twins: Path) -> None:
+    twin = inspect(twins / "headwise")
     assert twin.gate == "headwise"
     assert twin.architecture == "GatedQwen3ForCausalLM"
     assert twin.config["architectures"] == ["GatedQwen3ForCausalLM"]  # stock vLLM refuses it by name
-    assert (tiny / "twin-headwise/tokenizer.json").read_bytes() == (tiny / "baseline/tokenizer.json").read_bytes()
+    assert (twins / "headwise/tokenizer.json").read_bytes() == (tiny / "baseline/tokenizer.json").read_bytes()
 
 
 def test_twins_that_cannot_be(tiny: Path, tmp_path: Path) -> None:

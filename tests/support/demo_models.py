@@ -70,10 +70,9 @@ def encode(items: list[Retrieval]) -> list[list[int]]:
     return [tokenizer.encode(item.prompt).ids for item in items]
 
 
-def engine(checkpoint: Path) -> Engine:
-    """A live engine for a long checkpoint of the demo, for both context settings."""
-    model = Model(label="arm", path=str(checkpoint), dtype="float32")
-    return Engine(model, [BASE, YARN], EngineOptions(enforce_eager=True))
+def arm(checkpoint: Path) -> Model:
+    """A checkpoint of the demo as a model, in float32."""
+    return Model(label="arm", path=str(checkpoint), dtype="float32")
 
 
 def answers(live: Engine, items: list[Retrieval]) -> list[list[int]]:
@@ -106,7 +105,7 @@ def likelihoods(live: Engine, items: list[Retrieval]) -> list[float]:
 
 def main(checkpoint: str, out: str) -> None:
     """Answer `retrievals()` with a checkpoint and write token ids and likelihoods."""
-    with engine(Path(checkpoint)) as live:
+    with Engine(arm(Path(checkpoint)), [BASE, YARN], EngineOptions(enforce_eager=True)) as live:
         items = retrievals()
         Path(out).write_text(json.dumps([answers(live, items), likelihoods(live, items)]))
 

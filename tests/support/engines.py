@@ -14,9 +14,7 @@ import numpy as np
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.engine import Engine
 from harness.engine.requests import Prompt, Question
-
-NATIVE = ContextSetting(label="native")
-EAGER = EngineOptions(enforce_eager=True)
+from tests.support.in_process import EAGER, NATIVE, shared_engine
 
 
 def oracle_model(shared: Path, folder: str, dtype: str = "float32") -> Model:
@@ -81,9 +79,10 @@ def altered(source: Path, target: Path, tensors: Any = None, **config: Any) -> P
 
 @contextmanager
 def started(model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Iterator[Engine]:
-    """An engine that runs inside a `with` block."""
-    engine = Engine(model, settings or [NATIVE], options)
-    try:
+    """An engine for the length of a `with`: the shared one of the test process, or of its own processes with TP > 1."""
+    if options.tensor_parallel_size == 1:
+        yield shared_engine.get(model, *settings, options=options)
+        return
+    shared_engine.close()
+    with Engine(model, settings or [NATIVE], options) as engine:
         yield engine
-    finally:
-        engine.close()

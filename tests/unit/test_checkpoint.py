@@ -16,16 +16,8 @@ from safetensors.torch import load_file, save_file
 from harness.config import Model
 from harness.models.checkpoint import inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
-from harness.models.tiny import make_tiny
 from harness.types import GatedevalError
 from tests.support.engines import altered
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tiny")
-    make_tiny(root)
-    return root
 
 
 @pytest.mark.parametrize(("arm", "rows"), [("baseline", 128), ("headwise", 132), ("elementwise", 256)])

@@ -1,10 +1,9 @@
-"""The command line itself: fast, helpful, lazy."""
+"""The command line itself: its help, and what it imports."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -15,27 +14,26 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_help_teaches_and_is_quick() -> None:
-    python("cli.py", "--help")
-    started = time.monotonic()
+def test_help_names_the_commands_and_the_first_config() -> None:
     result = python("cli.py", "--help")
-    assert time.monotonic() - started < 1.5  # 0.1 s on an idle machine
+    assert result.returncode == 0, result.stderr
     for word in ("run", "plan", "table", "check", "ruler", "twin", "data", "configs/table5.yaml"):
         assert word in result.stdout
 
 
 @pytest.mark.parametrize("arguments", ["['--help']", "['run', '--help']", "['table', '--help']", "['ruler', '--help']"])
-def test_help_imports_neither_torch_nor_vllm(arguments: str) -> None:
+def test_help_imports_little(arguments: str) -> None:
     code = f"""
 import sys
 sys.argv = ["gatedeval", *{arguments}]
-import cli
+from harness.commands.main import main
 try:
-    cli.main()
+    main()
 except SystemExit as end:
     assert not end.code, end.code
 heavy = {{"torch", "vllm", "transformers", "lm_eval", "pandas"}} & set(sys.modules)
 assert not heavy, heavy
+assert len(sys.modules) < 400, len(sys.modules)  # about 0.1 s
 """
     result = python("-c", code)
     assert result.returncode == 0, result.stderr

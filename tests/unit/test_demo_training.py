@@ -160,6 +160,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("small")
 def test_an_interrupted_training_is_the_same_training(tmp_path: Path) -> None:
     Trainer("headwise", tmp_path / "whole", compiled=False).run()

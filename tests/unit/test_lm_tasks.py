@@ -1,4 +1,4 @@
-"""MMLU and GSM8k through lm-eval: prompts to the byte, data from the folder, scoring (cases 7, 29, 30, 31)."""
+"""MMLU and GSM8k through lm-eval: prompts to the byte, data from the folder, scoring."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from harness.engine.encoding import Encoder
 from harness.engine.option_tree import Tree
 from harness.engine.requests import Choice, Question, SampleRequest
 from harness.models.checkpoint import inspect
-from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
 
@@ -24,10 +23,9 @@ NATIVE = ContextSetting(label="native")
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("choosing")
-    make_tiny(root)
-    return root / "baseline"
+def tiny(tiny: Path) -> Path:
+    """The tiny baseline."""
+    return tiny / "baseline"
 
 
 def encoder(folder: Path, tiny: Path, *merges: tuple[str, str]) -> Encoder:

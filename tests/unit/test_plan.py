@@ -16,7 +16,6 @@ from harness.benchmarks.ruler import Ruler
 from harness.config import from_dict
 from harness.data.folder import DataFolder
 from harness.engine.requests import Completion
-from harness.models.tiny import make_tiny
 from harness.models.tokenizer import Tokenizer
 from harness.run.answers import answer_text
 from harness.run.plan import Plan, build
@@ -28,13 +27,6 @@ CHAT = (
     "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
 )
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tiny")
-    make_tiny(root)
-    return root
 
 
 def plan(tiny: Path, benchmark: dict[str, Any], **more: Any) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,10 +104,8 @@ with Progress(SimpleNamespace(cells=cells, tokens={c: 6 * c.length for c in cell
 @pytest.mark.parametrize("columns", [110, 44])
 def test_a_bar_for_the_plan_and_one_for_the_cell(columns: int) -> None:
     root = Path(__file__).resolve().parents[2]
-    since = time.monotonic()
     screens, code = in_terminal(["-c", BARS], cwd=root, columns=columns)
     assert code == 0
-    assert time.monotonic() - since < 60
     assert all(len(row) <= columns for screen in screens for row in screen)
     both = [s for s in screens if any(r.startswith("plan ") for r in s) and any(r.startswith("base, YaRN") for r in s)]
     assert both, "two bars at a time"

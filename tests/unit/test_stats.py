@@ -248,6 +248,7 @@ def test_wilson_covers() -> None:
     assert 0.93 < covered([(stats.wilson(rng.binomial(50, p), 50), p) for p in truths]) < 0.97
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["bca", "percentile"])
 def test_the_bootstrap_covers(method: str) -> None:
     rng = RNG(32)
@@ -258,6 +259,7 @@ def test_the_bootstrap_covers(method: str) -> None:
     assert 0.93 < covered(runs) < 0.97
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("n", [5, 20, 100])
 def test_the_average_over_tasks_covers(n: int) -> None:
     """Thirteen tasks as RULER has them: some nearly solved, some graded, few or many samples."""
@@ -273,6 +275,7 @@ def test_the_average_over_tasks_covers(n: int) -> None:
     assert 0.93 < covered(runs) < 0.97
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("n", [20, 200])
 def test_the_paired_difference_covers(n: int) -> None:
     rng = RNG(34 + n)
@@ -290,6 +293,7 @@ def test_the_paired_difference_covers(n: int) -> None:
     assert 0.93 < covered(runs) < 0.97
 
 
+@pytest.mark.extended
 def test_the_clustered_interval_covers_where_the_plain_one_does_not() -> None:
     rng = RNG(35)
     clustered, plain = [], []

@@ -410,6 +410,7 @@ print(store.finish())
 """
 
 
+@pytest.mark.extended
 def test_killed_at_twenty_instants_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
     """Acceptance 1, for the store alone: kill -9 twenty times, resume each time, and compare with a run in one go."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
