@@ -47,6 +47,7 @@ class SimulatedVllm:
 
     def abort_request(self, names: list[str]) -> None:
         self.aborted += names
+        self.waiting = deque(request for request in self.waiting if request[0] not in names)
 
 
 def requests(sizes: list[int]) -> Iterator[tuple[int, list[int], None]]:
