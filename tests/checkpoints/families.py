@@ -1,0 +1,111 @@
+"""Tiny random checkpoints of many model families, written by transformers, and transformers' own numbers for them.
+
+Sizes: 2 layers (4 where layers alternate between full and sliding attention), hidden size 64, 4 query heads and 2
+key/value heads of head_dim 32, 512 tokens of vocabulary, float32. Weights are drawn with a standard deviation of 0.2,
+so that log-probabilities spread over several nats and a wrong rotary table moves them by more than 0.1.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+POSITIONS = 256
+"""Native length of every family, tokens."""
+
+_COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 512,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+    "tie_word_embeddings": False,
+}
+_DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+_LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+_SLIDING = {"num_hidden_layers": 4, "sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_MOE = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1,
+    "norm_topk_prob": True, "mlp_only_layers": [],
+}  # fmt: skip
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"rope_parameters": _DEFAULT}),
+    "llama3": ("llama", {"rope_parameters": _LLAMA3}),
+    "mistral": ("mistral", {"rope_parameters": _DEFAULT, "sliding_window": None}),
+    "phi3": ("phi3", {"rope_parameters": {**_DEFAULT, "partial_rotary_factor": 1.0}, "sliding_window": None}),
+    "gemma2": ("gemma2", {"rope_parameters": _DEFAULT, **_SLIDING, "query_pre_attn_scalar": 32}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            **_SLIDING,
+            "query_pre_attn_scalar": 32,
+        },
+    ),
+    "qwen2": ("qwen2", {"rope_parameters": _DEFAULT}),
+    "qwen3": ("qwen3", {"rope_parameters": _DEFAULT}),
+    "qwen3_moe": ("qwen3_moe", {"rope_parameters": _DEFAULT, **_MOE}),
+    "olmo2": ("olmo2", {"rope_parameters": _DEFAULT}),
+    "olmo3": ("olmo3", {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}, **_SLIDING}),
+}
+"""Name -> (transformers' model type, what its config has beside the common sizes)."""
+
+
+def config_of(family: str) -> Any:
+    """transformers' config object of a family."""
+    from transformers import AutoConfig
+
+    kind, more = FAMILIES[family]
+    return AutoConfig.for_model(kind, **{**_COMMON, **copy.deepcopy(more)})
+
+
+def write(family: str, directory: Path, tokenizer: Callable[[Path], None] | None = None) -> Path:
+    """Write a random checkpoint of `family` into `directory`. `tokenizer`: writes the tokenizer's files there."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config_of(family), dtype=torch.float32)
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(directory)
+    if tokenizer is not None:
+        tokenizer(directory)
+    return directory
+
+
+def logprobs(directory: Path, ids: Sequence[int], rope: Mapping[str, Any] | None = None) -> np.ndarray:
+    """transformers' log-probabilities of the token after every position of `ids`: (len(ids), vocabulary), nats.
+
+    `rope`: replaces config.json's `rope_parameters`; for a config with parameters per layer type, those of the full
+    attention layers, the others are kept. None: the checkpoint's own.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(directory)
+    if rope is not None:
+        own = config.rope_parameters
+        config.rope_parameters = {**own, "full_attention": dict(rope)} if "full_attention" in own else dict(rope)
+        config.max_position_embeddings = max(config.max_position_embeddings, 4 * POSITIONS)
+    model = AutoModelForCausalLM.from_pretrained(directory, config=config, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        logits = model(torch.tensor([list(ids)])).logits[0].double()
+    return torch.log_softmax(logits, dim=-1).numpy()
