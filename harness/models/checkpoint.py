@@ -65,9 +65,22 @@ class Checkpoint:
         return max(sizes, key=lambda k: sizes[k])
 
     @property
-    def max_position_embeddings(self) -> int:
-        """The checkpoint's own limit on positions, in tokens."""
-        return int(self.config.get("max_position_embeddings", 2048))
+    def max_position_embeddings(self) -> int | None:
+        """The checkpoint's own limit on positions, in tokens; None where config.json has none."""
+        limit = self.config.get("max_position_embeddings")
+        return limit if isinstance(limit, int) and limit > 0 else None
+
+    @property
+    def quantisation(self) -> str | None:
+        """The quantisation method that config.json declares ("gptq", "awq", "compressed-tensors", ...), or None."""
+        declared = self.config.get("quantization_config")
+        return str(declared.get("quant_method") or "unnamed method") if isinstance(declared, Mapping) else None
+
+    @property
+    def embedding_rows(self) -> int | None:
+        """Rows of the input embedding: one more than the largest token id that the model can read. None: not found."""
+        rows = [t.shape[0] for name, t in self.tensors.items() if name.endswith("embed_tokens.weight") and t.shape]
+        return rows[0] if len(rows) == 1 else None
 
     @property
     def rope(self) -> dict[str, Any]:
@@ -104,21 +117,47 @@ def inspect(path: Path | str) -> Checkpoint:
         GatedevalError: config.json or weights missing or unreadable, flags that contradict the shapes, tensors missing.
     """
     path = Path(path)
-    config = _read_config(path)
+    raw = _read_config(path)
+    config = text_config(raw)
     files, tensors = read_tensors(path)
-    if not is_qwen(config):
-        architecture = (config.get("architectures") or [str(config.get("model_type"))])[0]
-        return Checkpoint(
-            path=path, config=config, layout=None, architecture=architecture, tensors=tensors, weight_files=files
-        )
-    layout, config = _layout(path, config, tensors)
-    ours = needs_our_model(config)
-    if ours and (mismatch := tensor_mismatch(config, tensors)):
+    wrapped = config is not raw
+    if not wrapped and config.get("tie_word_embeddings") and _output_differs(tensors, files):
+        config = {**config, "tie_word_embeddings": False}  # vLLM would use the stored matrix, so we say what it is
+    layout = None
+    if is_qwen(config) and not wrapped:
+        if config.get("quantization_config") and gate_from_flags(config) != "none":
+            raise GatedevalError(f"{path}: a quantised checkpoint with a gate is not supported; get the 16-bit weights")
+        if not config.get("quantization_config"):  # packed weights have other shapes
+            layout, config = _layout(path, config, tensors)
+    mismatch = None if wrapped else tensor_mismatch(config, tensors)
+    if mismatch:
         raise GatedevalError(f"{path}: {mismatch} (config.json and the weights do not belong together)")
-    architecture = ARCHITECTURE if ours else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
-    return Checkpoint(
-        path=path, config=config, layout=layout, architecture=architecture, tensors=tensors, weight_files=files
-    )
+    named = (raw.get("architectures") or [str(raw.get("model_type"))])[0]
+    if layout is not None:
+        named = ARCHITECTURE if needs_our_model(config) else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
+    return Checkpoint(path=path, config=config, layout=layout, architecture=named, tensors=tensors, weight_files=files)
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a config.json: `text_config` of a multimodal wrapper, else the config itself."""
+    inner = config.get("text_config")
+    return dict(inner) if isinstance(inner, Mapping) else config
+
+
+def _output_differs(tensors: Mapping[str, Tensor], files: tuple[Path, ...]) -> bool:
+    """True if the files hold an output matrix whose bytes differ from the input embedding's."""
+    from safetensors import safe_open
+
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    if any(name not in tensors for name in names) or files[0].suffix != ".safetensors":
+        return False
+    if tensors[names[0]] != tensors[names[1]]:
+        return True
+    found = {}
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            found |= {name: opened.get_tensor(name) for name in names if name in opened.keys()}  # noqa: SIM118
+    return not bool((found[names[0]] == found[names[1]]).all())
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -29,28 +29,57 @@ def read_tensors(path: Path) -> tuple[tuple[Path, ...], dict[str, Tensor]]:
     """The weight files of a checkpoint folder (safetensors preferred, else .bin), and every tensor's header by name.
 
     Raises:
-        GatedevalError: no weight file, a shard is missing, or a file is damaged.
+        GatedevalError: no weight file, a shard is missing, a file is damaged, a tensor is stored twice, or a tensor is
+            stored in another file than the index says (a loader would take whichever file it reads last).
     """
     safetensors = sorted(p for p in path.glob("*.safetensors") if not p.name.startswith("consolidated"))
     binaries = sorted(path.glob("pytorch_model*.bin"))
     files = safetensors or binaries
     if not files:
         raise GatedevalError(f"{path}: no weights (looked for *.safetensors and pytorch_model*.bin)")
-    _check_index(path, files)
+    indices = [_read_index(index) for index in sorted(path.glob("*.index.json")) if _is_index_of(index, files[0])]
+    for index, weight_map in indices:
+        if missing := sorted(set(weight_map.values()) - {f.name for f in files}):
+            raise GatedevalError(f"{index}: names {len(missing)} file(s) that are not there: {', '.join(missing[:3])}")
     tensors: dict[str, Tensor] = {}
+    stored: dict[str, Path] = {}
     for file in files:
-        tensors.update(_safetensors_header(file) if safetensors else _bin_header(file))
+        for name, tensor in (_safetensors_header(file) if safetensors else _bin_header(file)).items():
+            if name in stored:
+                raise GatedevalError(
+                    f"{path}: tensor {name} is stored twice, in {stored[name].name} and in {file.name}; remove the file"
+                    " that does not belong to this checkpoint"
+                )
+            stored[name], tensors[name] = file, tensor
+    for index, weight_map in indices:
+        _check_places(index, weight_map, stored)
     return tuple(files), tensors
 
 
-def _check_index(path: Path, files: list[Path]) -> None:
-    """Raise if the index of a sharded checkpoint names a missing file, which means an interrupted download."""
-    for index in path.glob("*.index.json"):
-        if index.name.split(".index")[0].rsplit(".", 1)[-1] != files[0].suffix.lstrip("."):
-            continue
-        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        if missing := sorted(named - {f.name for f in files}):
-            raise GatedevalError(f"{index}: names {len(missing)} file(s) that are not there: {', '.join(missing[:3])}")
+def _is_index_of(index: Path, file: Path) -> bool:
+    """True if `index` lists files of the same kind as `file`: model.safetensors.index.json belongs to .safetensors."""
+    return index.name.split(".index")[0].rsplit(".", 1)[-1] == file.suffix.lstrip(".")
+
+
+def _read_index(index: Path) -> tuple[Path, dict[str, str]]:
+    """(index, its weight_map: tensor name -> file name)."""
+    try:
+        return index, dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise GatedevalError(f"{index}: not a readable index of weight files ({error!r}); fetch it again") from error
+
+
+def _check_places(index: Path, weight_map: dict[str, str], stored: dict[str, Path]) -> None:
+    """Raise if the index and the files disagree about where a tensor is stored, or whether it is stored at all."""
+    for name, file in stored.items():
+        if name not in weight_map:
+            raise GatedevalError(
+                f"{file}: holds {name}, which {index.name} does not list; remove the file that is stale"
+            )
+        if weight_map[name] != file.name:
+            raise GatedevalError(f"{index}: lists {name} in {weight_map[name]}, but it is stored in {file.name}")
+    if missing := sorted(set(weight_map) - set(stored)):
+        raise GatedevalError(f"{index}: lists {len(missing)} tensor(s) that no file holds: {', '.join(missing[:4])}")
 
 
 def _safetensors_header(file: Path) -> dict[str, Tensor]:

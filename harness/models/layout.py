@@ -154,18 +154,33 @@ def needs_our_model(config: Mapping[str, Any]) -> bool:
     return gate_from_flags(config) != "none" or config.get("use_qk_norm") is False or bool(config.get("qkv_bias"))
 
 
-def expected_tensors(config: Mapping[str, Any]) -> set[str]:
-    """Names of all tensors of the authors' model for this config; without `lm_head.weight` if embeddings are tied."""
+KNOWN_TENSORS = ("qwen2", "qwen3", "llama", "mistral")
+"""Model types whose tensors `expected_tensors` can list."""
+
+
+def expected_tensors(config: Mapping[str, Any]) -> set[str] | None:
+    """Names of all tensors of a decoder with this config; without `lm_head.weight` if embeddings are tied.
+
+    None: a model type whose tensors we cannot list (see `KNOWN_TENSORS`), or quantised weights, which have other names.
+    """
+    kind = "qwen3" if ARCHITECTURE in (config.get("architectures") or []) else config.get("model_type")
+    if kind not in KNOWN_TENSORS or config.get("quantization_config"):
+        return None
     names = {"model.embed_tokens.weight", "model.norm.weight"}
     if not config.get("tie_word_embeddings", False):
         names.add("lm_head.weight")
+    ours = needs_our_model(config)
     attention = ["q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"]
-    if config.get("qkv_bias"):
+    if config.get("qkv_bias") if ours else (kind in ("llama", "qwen3") and config.get("attention_bias")):
         attention += ["q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"]
-    if config.get("use_qk_norm", True):
+    elif kind == "qwen2" and not ours:
+        attention += ["q_proj.bias", "k_proj.bias", "v_proj.bias"]
+    if config.get("use_qk_norm", True) if ours else kind == "qwen3":
         attention += ["q_norm.weight", "k_norm.weight"]
     block = [f"self_attn.{name}" for name in attention]
-    block += ["mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight"]
+    block += [f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
+    if kind == "llama" and config.get("mlp_bias"):
+        block += [f"mlp.{name}_proj.bias" for name in ("gate", "up", "down")]
     block += ["input_layernorm.weight", "post_attention_layernorm.weight"]
     for layer in range(int(config["num_hidden_layers"])):
         names.update(f"model.layers.{layer}.{name}" for name in block)
@@ -173,11 +188,14 @@ def expected_tensors(config: Mapping[str, Any]) -> set[str]:
 
 
 def tensor_mismatch(config: Mapping[str, Any], names: Iterable[str]) -> str | None:
-    """One line that lists missing and unexpected tensors; None: `names` are exactly the expected ones.
+    """One line that lists missing and unexpected tensors; None: `names` are the expected ones, or none can be listed.
 
-    Rotary buffers, and `lm_head.weight` beside tied embeddings, are ignored: they carry no information.
+    Rotary buffers are ignored: they carry no information. So is `lm_head.weight` beside tied embeddings, which
+    `harness.models.checkpoint.inspect` compares with the embeddings.
     """
     expected = expected_tensors(config)
+    if expected is None:
+        return None
     have = {name for name in names if not name.endswith("rotary_emb.inv_freq")}
     if config.get("tie_word_embeddings", False):
         have.discard("lm_head.weight")

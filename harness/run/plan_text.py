@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.config import Model
-from harness.models.checkpoint import inspect
+from harness.config import ContextSetting, Model
+from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
+from harness.rope import context
 from harness.run.plan import Plan
 from harness.text import align
 from harness.types import GatedevalError
@@ -59,9 +60,10 @@ def describe(model: Model, *, as_json: bool = False) -> str:
         "hidden size": config.get("hidden_size"),
         "vocabulary": config.get("vocab_size"),
         "embeddings": "tied" if config.get("tie_word_embeddings") else "separate",
-        "parameters": f"{checkpoint.parameters:,} stored as {checkpoint.dtype}",
+        "parameters": f"{checkpoint.parameters:,} stored as {checkpoint.dtype}"
+        + (f", quantised ({checkpoint.quantisation})" if checkpoint.quantisation else ""),
         "rope": ", ".join(f"{k} {v}" for k, v in checkpoint.rope.items()) or "default",
-        "longest prompt + answer": f"{checkpoint.max_position_embeddings:,} tokens (max_position_embeddings)",
+        "longest prompt + answer": _native_length(checkpoint),
         "vLLM class": checkpoint.architecture
         + ("" if layout is None or checkpoint.architecture.startswith("Gated") else " (vLLM's own)"),
     }
@@ -74,3 +76,14 @@ def describe(model: Model, *, as_json: bool = False) -> str:
     if as_json:
         return json.dumps(facts, indent=2)
     return "\n".join(align([(name, str(value)) for name, value in facts.items()]))
+
+
+def _native_length(checkpoint: Checkpoint) -> str:
+    """The longest prompt plus answer under the checkpoint's own setting, and where the number comes from."""
+    try:
+        length = context.max_length(ContextSetting(label="native"), checkpoint.config)
+    except GatedevalError:
+        return "unknown (config.json has no max_position_embeddings)"
+    declared = checkpoint.max_position_embeddings
+    source = "max_position_embeddings" if length == declared else "its own rope scaling reaches that far"
+    return f"{length:,} tokens ({source})"

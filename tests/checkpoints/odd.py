@@ -31,7 +31,9 @@ def _tensors(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
 
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
-    save_file({k: v.contiguous() for k, v in tensors.items()}, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {k: v.contiguous() for k, v in tensors.items()}, directory / "model.safetensors", metadata={"format": "pt"}
+    )
     return directory
 
 
@@ -62,7 +64,9 @@ def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) ->
     shards = {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second}
     for file, part in shards.items():
         save_file({k: v.contiguous() for k, v in part.items()}, target / file, metadata={"format": "pt"})
-    weight_map = {n: "model-00001-of-00002.safetensors" if n in first else "model-00002-of-00002.safetensors" for n in names}
+    weight_map = {
+        n: "model-00001-of-00002.safetensors" if n in first else "model-00002-of-00002.safetensors" for n in names
+    }
     (target / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return target
 
@@ -106,8 +110,13 @@ def vocabulary_too_large(source: Path, target: Path) -> Path:
     tokenizer = json.loads((target / "tokenizer.json").read_text())
     tokenizer["added_tokens"].append(
         {
-            "id": rows + 3, "content": "<|beyond|>", "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False, "special": True,
+            "id": rows + 3,
+            "content": "<|beyond|>",
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
         }  # fmt: skip
     )
     (target / "tokenizer.json").write_text(json.dumps(tokenizer))
