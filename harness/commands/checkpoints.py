@@ -18,9 +18,12 @@ from harness.commands.options import PATH
 def check(model: str, subfolder: str | None, revision: str | None, as_json: bool) -> None:
     """Say what the checkpoint MODEL (a directory or hub id) is, or what is wrong with it."""
     from harness.config import Model
+    from harness.models.admission import admit
     from harness.run.plan_text import describe
 
-    print(describe(Model(label=model, path=model, subfolder=subfolder, revision=revision), as_json=as_json))
+    named = Model(label=model, path=model, subfolder=subfolder, revision=revision)
+    print(describe(named, as_json=as_json))
+    admit(named)  # what `plan` and `run` would refuse ends this command with exit code 2, too
 
 
 @click.command()

@@ -153,7 +153,7 @@ def _output_differs(tensors: Mapping[str, Tensor], files: tuple[Path, ...]) -> b
         return False
     if tensors[names[0]] != tensors[names[1]]:
         return True
-    found = {}
+    found: dict[str, Any] = {}
     for file in files:
         with safe_open(file, framework="pt") as opened:
             found |= {name: opened.get_tensor(name) for name in names if name in opened.keys()}  # noqa: SIM118
@@ -176,7 +176,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _layout(path: Path, config: dict[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Layout, dict[str, Any]]:
+def _layout(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Layout, dict[str, Any]]:
     """The attention layout that flags and shapes agree on, and the config with head_dim filled in."""
     for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"):
         if not isinstance(config.get(key), int):

@@ -13,8 +13,9 @@ from pathlib import Path
 from harness.benchmarks.protocol import Benchmark, Measured, Setup, benchmarks_of
 from harness.config import Config, ContextSetting, Model
 from harness.data.folder import DataFolder
-from harness.models.checkpoint import Checkpoint, inspect
-from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
+from harness.models.admission import admit
+from harness.models.checkpoint import Checkpoint
+from harness.models.hub import tokenizer_sha256
 from harness.models.tokenizer import Tokenizer
 from harness.rope import context
 from harness.types import Cell, GatedevalError
@@ -96,15 +97,15 @@ def build(config: Config) -> Plan:
 
 
 def _model(model: Model, contexts: tuple[ContextSetting, ...]) -> PlannedModel:
-    directory = resolve(model)
-    checkpoint = inspect(directory)
+    admitted = admit(model)
+    checkpoint = admitted.checkpoint
     lengths = {}
     for setting in contexts:
         try:
             lengths[setting.label] = context.overrides(setting, checkpoint.config).max_model_len
         except GatedevalError as error:
             raise GatedevalError(f"model {model.label!r}: {error}") from error
-    return PlannedModel(model, checkpoint, tokenizer_path(model, directory), lengths)
+    return PlannedModel(model, checkpoint, admitted.tokenizer_dir, lengths)
 
 
 def _lay_out(

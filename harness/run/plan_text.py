@@ -22,9 +22,9 @@ def render(plan: Plan) -> str:
         for i, value in enumerate((1, samples, plan.tokens[cell])):
             totals[i] += value
     rows = [("model", "context", "benchmark", "length", "cells", "samples", "prompt tokens")]
-    for (model, context, benchmark, length), (cells, samples, tokens) in groups.items():
+    for (model, setting, benchmark, length), (cells, samples, tokens) in groups.items():
         at_most = "<= " if length else ""  # prompts that fill a length are bounded by it, others are counted
-        rows.append((model, context, benchmark, f"{length or ''}", str(cells), f"{samples:,}", f"{at_most}{tokens:,}"))
+        rows.append((model, setting, benchmark, f"{length or ''}", str(cells), f"{samples:,}", f"{at_most}{tokens:,}"))
     total = (len(plan.cells), sum(plan.cells.values()), sum(plan.tokens.values()))
     rows.append(("total", "", "", "", str(total[0]), f"{total[1]:,}", f"{total[2]:,}"))
     lines = align(rows, right=range(3, 7), rule=True)

@@ -104,21 +104,14 @@ def unknown_type(source: Path, target: Path) -> Path:
 
 
 def vocabulary_too_large(source: Path, target: Path) -> Path:
-    """The tokenizer has an added token with an id beyond the embedding's rows."""
+    """The tokenizer has one entry more than the embedding has rows."""
     _copy(source, target)
     rows = json.loads((target / "config.json").read_text())["vocab_size"]
     tokenizer = json.loads((target / "tokenizer.json").read_text())
-    tokenizer["added_tokens"].append(
-        {
-            "id": rows + 3,
-            "content": "<|beyond|>",
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }  # fmt: skip
-    )
+    vocabulary = tokenizer["model"]["vocab"]
+    for id in range(len(vocabulary), rows):
+        vocabulary[f"unused {id}"] = id
+    vocabulary["beyond"] = rows
     (target / "tokenizer.json").write_text(json.dumps(tokenizer))
     return target
 

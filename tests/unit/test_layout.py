@@ -102,8 +102,15 @@ def test_who_needs_our_model() -> None:
 
 
 def test_every_tensor_is_accounted_for() -> None:
-    config = {"num_hidden_layers": 2, "tie_word_embeddings": True, "qkv_bias": True, "use_qk_norm": False}
+    config = {
+        "model_type": "qwen3",
+        "num_hidden_layers": 2,
+        "tie_word_embeddings": True,
+        "qkv_bias": True,
+        "use_qk_norm": False,
+    }
     names = expected_tensors(config)
+    assert names is not None
     assert "model.layers.1.self_attn.o_proj.bias" in names
     assert not any("q_norm" in name for name in names)
     assert tensor_mismatch(config, names) is None

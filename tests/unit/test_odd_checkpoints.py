@@ -1,0 +1,134 @@
+"""Checkpoints with one fault each: `check` and `plan` refuse them with the same message, or report what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.config import Model, from_dict
+from harness.models.admission import admit
+from harness.models.bpe import save_tokenizer, train_bpe
+from harness.models.checkpoint import inspect
+from harness.run.plan import build
+from harness.types import GatedevalError
+from tests.checkpoints import families, odd
+
+
+def _tokenizer(directory: Path) -> None:
+    save_tokenizer(train_bpe((f"word {i}" for i in range(500)), 400), directory)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A sound tiny checkpoint of a family, with a tokenizer; made once per family."""
+    root = tmp_path_factory.mktemp("families")
+
+    def make(family: str) -> Path:
+        directory = root / family
+        return directory if directory.exists() else families.write(family, directory, _tokenizer)
+
+    return make
+
+
+def refused(directory: Path) -> str:
+    """The refusal of `plan`, after checking that `check` ends with exit code 2 and the same message."""
+    from harness.commands.main import cli
+
+    config = {
+        "name": "odd",
+        "models": [{"label": str(directory), "path": str(directory)}],
+        "benchmarks": [{"lm_eval": "demo_words", "shots": 0, "samples": 2}],
+    }
+    [refusal] = build(from_dict(config)).refusals
+    done = CliRunner().invoke(cli, ["check", str(directory)])
+    assert done.exit_code == 2
+    assert refusal in done.output + (done.stderr or "")
+    return refusal
+
+
+@pytest.mark.parametrize("family", list(families.FAMILIES))
+def test_a_sound_checkpoint_of_each_family_is_admitted(sound: Callable[[str], Path], family: str) -> None:
+    assert admit(Model(label=family, path=str(sound(family)))).checkpoint.gate == "none"
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    "missing", ["model.layers.1.mlp.down_proj.weight", "model.layers.1.self_attn.o_proj.weight", "lm_head.weight"]
+)
+def test_a_missing_tensor_is_refused(sound: Callable[[str], Path], tmp_path: Path, family: str, missing: str) -> None:
+    assert f"1 tensor(s) missing: {missing}" in refused(odd.without(sound(family), tmp_path / "m", missing))
+
+
+def test_a_tensor_stored_in_two_shards_is_refused(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    twice = odd.sharded(sound("llama"), tmp_path / "m", "model.layers.0.self_attn.q_proj.weight")
+    text = refused(twice)
+    assert "q_proj.weight is stored twice" in text
+    assert "model-00002-of-00002.safetensors" in text
+
+
+def test_a_shard_that_the_index_does_not_list_is_refused(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    stale = odd.sharded(sound("llama"), tmp_path / "m", "model.norm.weight", in_index=False)
+    assert "model.norm.weight is stored twice" in refused(stale)
+
+
+def test_an_output_matrix_beside_tied_embeddings_means_untied(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    checkpoint = inspect(odd.tied_but_different(sound("llama"), tmp_path / "m"))
+    assert checkpoint.config["tie_word_embeddings"] is False
+    from harness.run.plan_text import describe
+
+    assert "embeddings               separate" in describe(Model(label="m", path=str(tmp_path / "m")))
+
+
+def test_a_token_without_an_embedding_is_refused(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    text = refused(odd.vocabulary_too_large(sound("llama"), tmp_path / "m"))
+    assert "'beyond' with id 512" in text
+    assert "512 rows" in text
+
+
+def test_an_unknown_model_type_is_refused(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    assert "'TelegraphForCausalLM'" in refused(odd.unknown_type(sound("llama"), tmp_path / "m"))
+
+
+def test_check_without_a_tokenizer_does_not_succeed(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    assert "no tokenizer" in refused(odd.without_tokenizer(sound("llama"), tmp_path / "m"))
+
+
+def test_a_quantised_checkpoint_says_so(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    from harness.run.plan_text import describe
+
+    directory = odd.quantised(sound("llama"), tmp_path / "m")
+    assert "quantised (gptq)" in describe(Model(label="m", path=str(directory)))
+
+
+def test_a_declared_yarn_reaches_as_far_in_check_as_in_the_plan(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    from harness.config import ContextSetting
+    from harness.rope import context
+    from harness.run.plan_text import describe
+
+    directory = odd.declared_yarn(sound("llama"), tmp_path / "m", factor=64, original=256)
+    assert context.max_length(ContextSetting(label="native"), inspect(directory).config) == 16384
+    assert "16,384 tokens" in describe(Model(label="m", path=str(directory)))
+
+
+def test_a_wrapper_reads_its_language_model_and_an_unknown_length_is_unknown(
+    sound: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from harness.run.plan_text import describe
+
+    directory = odd.wrapped(sound("llama"), tmp_path / "m")
+    assert inspect(directory).max_position_embeddings == 256
+    without = odd._copy(sound("llama"), tmp_path / "n", max_position_embeddings=None)
+    assert "unknown" in describe(Model(label="n", path=str(without)))
+    with pytest.raises(GatedevalError, match="max_position_embeddings"):
+        build(
+            from_dict(
+                {
+                    "name": "n",
+                    "models": [{"label": "n", "path": str(without)}],
+                    "benchmarks": [{"lm_eval": "demo_words", "samples": 1}],
+                }
+            )
+        ).check()
