@@ -49,8 +49,8 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer_dir: Path) -> None:
         id, token = beyond[0]
         raise GatedevalError(
             f"{tokenizer_dir}: the tokenizer has {len(beyond)} token(s) that {checkpoint.path} has no embedding for;"
-            f" the first is {token!r} with id {id}, and the embedding has {rows} rows. Use the tokenizer that belongs to"
-            " the checkpoint"
+            f" the first is {token!r} with id {id}, and the embedding has {rows} rows. Use the tokenizer that belongs"
+            " to the checkpoint"
         )
 
 
