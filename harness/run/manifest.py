@@ -46,6 +46,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
         "git": _git(),
         "caption": list(config.caption),
         "options": _options(plan),
+        "comparisons": {"baselines": _baselines(plan)},
         "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -59,6 +60,16 @@ def _options(plan: Plan) -> dict[str, Any]:
     if config.thinking:
         options["thinking"] = True
     return options
+
+
+def _baselines(plan: Plan) -> dict[str, str]:
+    """context -> the model that the others are compared with there: the first that is planned. Declared before a score
+    is known, so that the family of tests does not depend on the scores.
+    """
+    baselines: dict[str, str] = {}
+    for cell in plan.cells:
+        baselines.setdefault(cell.context, cell.model)
+    return baselines
 
 
 def _versions() -> dict[str, str]:

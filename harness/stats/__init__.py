@@ -10,7 +10,7 @@ Scores are per-sample numbers in 0..1; every function works on that scale. They 
 Everything random takes a seed and is deterministic: the same run gives the same table, byte for byte.
 """
 
-from harness.stats.curves import RULER_THRESHOLD, area_under_curve, effective_length
+from harness.stats.curves import RULER_THRESHOLD, area_under_curve, effective_length, length_means, unbroken_length
 from harness.stats.intervals import (
     LEVEL,
     RESAMPLES,
@@ -50,6 +50,7 @@ __all__ = [
     "effective_length",
     "holm",
     "is_binary",
+    "length_means",
     "mcnemar",
     "mean_difference",
     "mean_interval",
@@ -59,5 +60,6 @@ __all__ = [
     "paired_p",
     "permutation_test",
     "stratified_interval",
+    "unbroken_length",
     "wilson",
 ]

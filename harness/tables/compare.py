@@ -11,10 +11,11 @@ from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
 from harness.tables.caption import clusters_title
-from harness.tables.delta import Line, choose, headlines, lines
+from harness.tables.comparisons import Line, choose, headlines, lines
+from harness.tables.family import adjust_lines
 from harness.tables.frames import check_label
-from harness.tables.layout import length_title
-from harness.tables.paired import ALPHA, adjust
+from harness.tables.layout import DASH, length_title
+from harness.tables.paired import ALPHA, Comparison
 from harness.tables.rerun import in_16_bit, rerun_sentence
 from harness.types import Cell, GatedevalError, Sample
 
@@ -48,17 +49,16 @@ def compare(
         )
     main = headlines(found)
     single = [line for line in found if line not in main]
-    for family in (main, single):  # Holm apart: looking at single tasks does not weaken a benchmark's verdict
-        adjust([line.comparison for line in family])
+    families = adjust_lines(store, found, baseline, candidate)
     out = [f"{candidate} against {baseline}", ""]
     for name in dict.fromkeys(line.context for line in main):
         out.append(f"{name}:")
         for line in (line for line in main if line.context == name):
             out += _verdict(store, again, line, baseline, candidate)
         out += [f"  {text}" for text in _curves(store, name, baseline, candidate)] + [""]
-    out.append(_count(main, candidate, "comparisons"))
+    out.append(_count(main, candidate, "comparisons", families[0]))
     if single:
-        out.append(_count(single, candidate, "single tasks") + " `--style delta` shows each.")
+        out.append(_count(single, candidate, "single tasks", families[1]) + " `--style delta` shows each.")
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
     if again is None and in_16_bit(store):
@@ -81,12 +81,12 @@ def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candi
     return out
 
 
-def _count(family: list[Line], candidate: str, what: str) -> str:
+def _count(family: list[Line], candidate: str, what: str, tested: str) -> str:
     won = sum(x.comparison.significant and x.comparison.difference > 0 for x in family)
     lost = sum(x.comparison.significant and x.comparison.difference < 0 for x in family)
     return (
         f"Of {len(family)} {what}, {candidate} is better in {won} and worse in {lost}; in the other "
-        f"{len(family) - won - lost} no difference is shown (p < {ALPHA} after Holm over these, paired tests)."
+        f"{len(family) - won - lost} no difference is shown (paired tests, p < {ALPHA}; {tested})."
     )
 
 
@@ -107,12 +107,22 @@ def _sentence(line: Line, baseline: str, candidate: str) -> str:
     elif c.difference == 0 and c.gained == c.lost == 0:
         verdict = "equal on every sample"
     else:
-        verdict = f"no difference shown (one of {c.mdd:.1f} points would be, with 80% power)"
+        verdict = f"no difference shown ({_power(c)})"
     return (
         f"{_name(line)}: {c.baseline:.2f} -> {c.candidate:.2f}, {c.difference:+.2f} [{c.low:+.2f}, {c.high:+.2f}], "
         f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {c.samples} samples, {c.gained} gained, {c.lost} lost): "
         f"{verdict}"
     )
+
+
+def _power(c: Comparison) -> str:
+    """What the samples could have shown, in words that never contradict the difference that was seen."""
+    if c.larger_than_detectable:
+        return (
+            f"it is as large as the {c.mdd:.1f} points that such samples show with 80% power, and the test still does"
+            " not exclude chance: use more samples"
+        )
+    return f"one of {c.mdd:.1f} points would be, with 80% power at the level {ALPHA}/{c.family}"
 
 
 def _curves(store: Store, context: str, baseline: str, candidate: str) -> list[str]:
@@ -125,14 +135,25 @@ def _curves(store: Store, context: str, baseline: str, candidate: str) -> list[s
         tasks = tasks_of(store, benchmark)
         for model in (baseline, candidate):
             curve = {n: task_mean(store, [Cell(model, context, benchmark, t, n) for t in tasks]).value for n in lengths}
-            longest, area = stats.effective_length(curve), stats.area_under_curve(curve)
-            reach = length_title(longest) if longest else f"below {length_title(lengths[0])}"
-            mean = "not known (a length is missing)" if math.isnan(area) else f"{area:.2f}"
-            out.append(
-                f"{model}: effective length {reach} (score above {stats.RULER_THRESHOLD}), mean height of its curve "
-                f"over log2(length) {mean}"
-            )
+            out.append(f"{model}: {_curve_sentence(curve)}")
     return out
+
+
+def _curve_sentence(curve: dict[int, float]) -> str:
+    """Effective length, with a warning where the score dips below the bar before it, and the curve's means."""
+    longest, unbroken = stats.effective_length(curve), stats.unbroken_length(curve)
+    reach = length_title(longest) if longest else f"below {length_title(min(curve))}"
+    dip = ""
+    if longest != unbroken:
+        until = f"only up to {length_title(unbroken)}" if unbroken else "not even at the shortest length"
+        dip = f"; a shorter length is below it: above at every length {until}"
+    area, means = stats.area_under_curve(curve), stats.length_means(curve)
+    height = "not known (a length is missing)" if math.isnan(area) else f"{area:.2f}"
+    weighted = ", ".join(f"{name} {DASH if math.isnan(value) else f'{value:.2f}'}" for name, value in means.items())
+    return (
+        f"effective length {reach} (score above {stats.RULER_THRESHOLD}{dip}), mean height of its curve over "
+        f"log2(length) {height}; over lengths: {weighted}"
+    )
 
 
 @dataclass(frozen=True)

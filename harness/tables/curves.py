@@ -14,7 +14,7 @@ import numpy as np
 from harness import stats
 from harness.store import Store
 from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of, usable
-from harness.tables.delta import choose
+from harness.tables.comparisons import choose
 from harness.tables.frames import check_label, labels
 from harness.tables.layout import DASH, length_title
 from harness.types import Cell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,11 @@ ALPHA = 0.05  # a Holm-adjusted p-value below this is a difference
 class Comparison:
     """Candidate minus baseline over common samples.
 
-    `baseline`, `candidate`, `difference`, its 95% interval `low`..`high`, `mdd` (the smallest difference seen with 80%
-    power) and `clustered` are on 0-100, or on the metric's own scale. `p` is the test's own, `adjusted` Holm's over the
-    table it stands in. `gained` and `lost` count samples that only the candidate, or only the baseline, scores higher.
+    `baseline`, `candidate`, `difference`, its 95% interval `low`..`high`, `mdd` and `clustered` are on 0-100, or on the
+    metric's own scale. `p` is the test's own, `adjusted` Holm's over the family of `family` comparisons. `mdd`: the
+    smallest difference that the samples show with 80% power at level `ALPHA / family`, the strictest that Holm may ask
+    of a single comparison; a test alone (`family` 1) has the level `ALPHA`. `gained` and `lost` count samples that only
+    the candidate, or only the baseline, scores higher. `differences`: per task, candidate minus baseline, 0..1.
     """
 
     cells: list[tuple[Cell, Cell]]
@@ -39,6 +41,9 @@ class Comparison:
     gained: int
     lost: int
     mdd: float
+    differences: list[NDArray[np.float64]] = field(repr=False)
+    scale: float = 100.0
+    family: int = 1
     clustered: tuple[float, float] | None = None  # interval with tasks (MMLU: subjects) as clusters, where pooled
     adjusted: float = float("nan")
 
@@ -46,6 +51,11 @@ class Comparison:
     def significant(self) -> bool:
         """Whether the difference holds after Holm's adjustment."""
         return self.adjusted < ALPHA
+
+    @property
+    def larger_than_detectable(self) -> bool:
+        """Whether the difference is at least the one that is usually shown: then "not shown" needs another sentence."""
+        return abs(self.difference) >= self.mdd
 
     @property
     def mark(self) -> str:
@@ -119,11 +129,16 @@ def compare_cells(
         gained=split.gained,
         lost=split.lost,
         mdd=scale * stats.minimum_detectable_difference(deltas),
+        differences=deltas,
+        scale=scale,
         clustered=None if clustered is None else (scale * clustered.low, scale * clustered.high),
     )
 
 
 def adjust(comparisons: list[Comparison]) -> None:
-    """Fill in Holm-adjusted p-values over all the comparisons of one table."""
+    """Make the comparisons one family: Holm-adjusted p-values, and detectable differences at the family's level."""
     for comparison, p in zip(comparisons, stats.holm([c.p for c in comparisons]), strict=True):
         comparison.adjusted = p
+        comparison.family = len(comparisons)
+        level = 1 - ALPHA / len(comparisons)
+        comparison.mdd = comparison.scale * stats.minimum_detectable_difference(comparison.differences, level=level)

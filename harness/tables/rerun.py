@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.store import Store
 from harness.store.summary import scale_of
-from harness.tables.delta import Line
+from harness.tables.comparisons import Line
 from harness.types import Cell, GatedevalError
 
 

@@ -6,34 +6,19 @@ Rows are model x context setting; columns are RULER by length, MMLU, GSM8k, then
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.benchmarks.presentation import Presentation, lower_is_better, presentation_of
 from harness.stats import Interval
 from harness.store import Store
-from harness.tables.aggregates import Aggregate, benchmarks_of, lengths_of, question_mean, task_mean, tasks_of
+from harness.tables.aggregates import Aggregate
 from harness.tables.caption import Uncertainty, missing_lines, reading_lines, scoring_lines, setting_lines
 from harness.tables.frames import cells_frame, check_label, labels
-from harness.tables.layout import Column, Entry, Table, length_title, mark_best
+from harness.tables.layout import Column, Entry, Table, mark_best
+from harness.tables.measures import Measure, measures_of
 from harness.tables.paired import Comparison, adjust, compare_cells
 from harness.tables.reference import Reference, reference_frame, with_reference
-from harness.types import Cell, GatedevalError
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Measure:
-    """A column of scores: which cells it is computed from for one (model, context), and how."""
-
-    column: Column
-    benchmark: str
-    cells: Callable[[str, str], list[Cell]]
-    average: Callable[[list[Cell]], Aggregate]
-    metric: str | None = None
-    pooled: bool = False  # compared by question, not with equal weight per task
-    compared: bool = True
-    length: int | None = None  # tokens, for benchmarks that are scored over length
+from harness.types import GatedevalError
 
 
 @dataclass
@@ -63,11 +48,10 @@ def table5(
     """
     check_label(store, "models", baseline)
     contexts = contexts_of(store)
-    planned = {(cell.model, cell.context) for cell in store.cells}
-    keys = [(m, c) for c in contexts for m in labels(store, "models") if (m, c) in planned]
-    measures = _measures(store, allow_partial, reference)
+    keys = _planned_rows(store, contexts)
+    measures = measures_of(store, allow_partial, reference)
     rows = [_Row(m, c, [_value(store, measure, m, c, contexts[c]) for measure in measures]) for m, c in keys]
-    baselines = _baselines(baseline, keys)
+    baselines = _baselines(store, baseline, keys)
     compared, untested = _comparisons(store, measures, rows, baselines)
     table = _table(store, measures, rows, _entries(rows, contexts, compared))
     if intervals:
@@ -96,93 +80,7 @@ def is_extended(context: dict[str, Any]) -> bool:
     return any(context.get(key) is not None for key in ("yarn", "linear", "dynamic"))
 
 
-def _measures(store: Store, allow_partial: bool, reference: Reference | None) -> list[_Measure]:
-    """The score columns, benchmark by benchmark; published lengths that the run lacks have columns too."""
-    published = reference.benchmarks() if reference else []
-    extra = [name for name in published if presentation_of(name).pooling == "tasks"]
-    names = dict.fromkeys([*benchmarks_of(store), *extra])
-    measures: list[_Measure] = []
-    for name in sorted(names, key=lambda name: presentation_of(name).rank):
-        lengths = set(lengths_of(store, name)) | set(reference.lengths(name) if reference else [])
-        build = {"tasks": _by_length, "questions": _by_question, "metrics": _by_metric}[presentation_of(name).pooling]
-        measures += build(store, name, sorted(lengths), allow_partial)
-    return measures
-
-
-def _by_length(store: Store, benchmark: str, lengths: list[int], allow_partial: bool) -> list[_Measure]:
-    """One column per length: the mean over tasks with equal weight."""
-    shown, tasks = presentation_of(benchmark), tasks_of(store, benchmark)
-    group, short = shown.titles(tasks)
-
-    def at(length: int) -> _Measure:
-        title = length_title(length) if length else shown.unknown_length
-        return _Measure(
-            column=Column(title=title, group=group, short=f"{short} {title}"),
-            benchmark=benchmark,
-            cells=lambda m, c: [Cell(m, c, benchmark, t, length) for t in tasks],
-            average=lambda cells: task_mean(store, cells, allow_partial=allow_partial),
-            length=length,
-        )
-
-    return [at(length) for length in lengths]
-
-
-def _by_question(store: Store, benchmark: str, lengths: list[int], allow_partial: bool) -> list[_Measure]:
-    """Two columns: the mean over questions, and the mean over tasks with equal weight."""
-    shown = presentation_of(benchmark)
-    group, short = shown.titles(tasks_of(store, benchmark))
-    beside = f"by {shown.unit.removesuffix('s')}"
-    cells = _planned_cells(store, benchmark)
-    return [
-        _Measure(
-            column=Column(title="questions", group=group, short=short),
-            benchmark=benchmark,
-            cells=cells,
-            average=lambda cs: question_mean(store, cs, allow_partial=allow_partial),
-            pooled=True,
-        ),
-        _Measure(
-            column=Column(title=beside, group=group, short=f"{short} {beside}"),
-            benchmark=benchmark,
-            cells=cells,
-            average=lambda cs: task_mean(store, cs, allow_partial=allow_partial),
-            compared=False,
-        ),
-    ]
-
-
-def _by_metric(store: Store, benchmark: str, lengths: list[int], allow_partial: bool) -> list[_Measure]:
-    """One column per metric that any sample has: the mean over questions."""
-    shown = presentation_of(benchmark)
-    metrics = dict.fromkeys(m for c in store.cells if c.benchmark == benchmark for m in store.scores(c).metrics)
-    cells = _planned_cells(store, benchmark)
-
-    def of(metric: str | None) -> _Measure:
-        return _Measure(
-            column=_metric_column(shown, metric),
-            benchmark=benchmark,
-            cells=cells,
-            average=lambda cs: question_mean(store, cs, metric, allow_partial=allow_partial),
-            metric=metric,
-            pooled=True,
-        )
-
-    return [of(metric) for metric in metrics or [None]]
-
-
-def _metric_column(shown: Presentation, metric: str | None) -> Column:
-    if metric is None:
-        return Column(title="score", group=shown.title)
-    return Column(title=shown.metric_title(metric), group=shown.title, lower_is_better=lower_is_better(metric))
-
-
-def _planned_cells(store: Store, benchmark: str) -> Callable[[str, str], list[Cell]]:
-    """(model, context) -> the cells that the benchmark has anywhere in the plan, under this model and context."""
-    planned = list(dict.fromkeys((c.task, c.length) for c in store.cells if c.benchmark == benchmark))
-    return lambda model, context: [Cell(model, context, benchmark, task, length) for task, length in planned]
-
-
-def _value(store: Store, measure: _Measure, model: str, context: str, setting: dict[str, Any]) -> Aggregate | None:
+def _value(store: Store, measure: Measure, model: str, context: str, setting: dict[str, Any]) -> Aggregate | None:
     """The measure for one row; None where the plan does not have it under this context."""
     cells = measure.cells(model, context)
     limit = setting.get("max_length")
@@ -196,16 +94,37 @@ def _value(store: Store, measure: _Measure, model: str, context: str, setting: d
 # ------------------------------------------------------------------------------------------------- comparisons
 
 
-def _baselines(given: str | None, keys: list[tuple[str, str]]) -> dict[str, str]:
-    """context -> the model that the others are compared with there."""
-    first: dict[str, str] = {}
-    for model, context in keys:
-        first.setdefault(context, given or model)
-    return first
+def declared_comparisons(store: Store, baseline: str | None = None) -> list[tuple[Comparison, str | None]]:
+    """The run's declared family: every comparison of its table, adjusted, with its metric (None: the headline)."""
+    contexts = contexts_of(store)
+    keys = _planned_rows(store, contexts)
+    measures = measures_of(store, True, None)
+    rows = [_Row(m, c, [_value(store, measure, m, c, contexts[c]) for measure in measures]) for m, c in keys]
+    compared, _ = _comparisons(store, measures, rows, _baselines(store, baseline, keys))
+    return [(comparison, measures[i].metric) for (_, _, i), comparison in compared.items()]
+
+
+def _planned_rows(store: Store, contexts: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """(model, context) of every row, in the config's order."""
+    planned = {(cell.model, cell.context) for cell in store.cells}
+    return [(m, c) for c in contexts for m in labels(store, "models") if (m, c) in planned]
+
+
+def _baselines(store: Store, given: str | None, keys: list[tuple[str, str]]) -> dict[str, str]:
+    """context -> the model that the others are compared with there.
+
+    `given`, where it is planned under the context; else the one that run.json declares; else the first that is planned.
+    """
+    declared = (store.manifest.get("comparisons") or {}).get("baselines") or {}
+    found: dict[str, str] = {}
+    for context in dict.fromkeys(context for _, context in keys):
+        models = [m for m, c in keys if c == context]
+        found[context] = next(m for m in (given, declared.get(context), *models) if m in models)
+    return found
 
 
 def _comparisons(
-    store: Store, measures: list[_Measure], rows: list[_Row], baselines: dict[str, str]
+    store: Store, measures: list[Measure], rows: list[_Row], baselines: dict[str, str]
 ) -> tuple[_Compared, list[str]]:
     """Every other model against its context's baseline, column by column, Holm-adjusted over the table.
 
@@ -234,7 +153,7 @@ def _comparisons(
 
 
 def _uncertainty(
-    measures: list[_Measure], rows: list[_Row], compared: _Compared, untested: list[str], baselines: list[str]
+    measures: list[Measure], rows: list[_Row], compared: _Compared, untested: list[str], baselines: list[str]
 ) -> Uncertainty:
     """Interval widths and tests, for the caption."""
     groups = [measure.column.group.split(" (")[0] for measure in measures]
@@ -252,7 +171,7 @@ def _uncertainty(
 # ------------------------------------------------------------------------------------------------- entries
 
 
-def _table(store: Store, measures: list[_Measure], rows: list[_Row], entries: list[list[Entry]]) -> Table:
+def _table(store: Store, measures: list[Measure], rows: list[_Row], entries: list[list[Entry]]) -> Table:
     """The table without its caption; the best score of every column is marked."""
     columns = [Column(title=title, numeric=False) for title in ("model", "context")] + [m.column for m in measures]
     aggregates = [a for row in rows for a in row.values if a is not None]

@@ -27,7 +27,7 @@ from harness.export.latex import PACKAGES, escape
 from harness.store import Store
 from harness.tables import Column, Entry, Table, cells_frame
 from harness.tables.compare import compare
-from harness.tables.delta import lines
+from harness.tables.comparisons import lines
 from harness.text import width
 from harness.types import Cell, GatedevalError
 from tasks.ruler.protocol import TASKS as RULER_TASKS

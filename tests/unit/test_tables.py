@@ -132,7 +132,7 @@ def test_models_under_contexts_of_their_own(tmp_path: Path) -> None:
     assert row(table, "b", "YaRN")["RULER 1/13 8K"].marks == "", "ten samples cannot show it"
     assert any("▲ above, ▼ below a (short) or a under" in line for line in table.caption)
     only = table5(staged(tmp_path), baseline="a")
-    assert row(only, "b (short)", "base 10K")["RULER 1/13 256"].marks == "", "a is not planned there"
+    assert row(only, "b (short)", "base 10K")["RULER 1/13 256"].marks == "▲", "a is not planned there: a (short) stays"
     assert row(only, "b", "YaRN")["RULER 1/13 256"].marks == "▲"
 
 

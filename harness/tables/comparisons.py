@@ -1,0 +1,128 @@
+"""Two models under the same context, compared cell by cell: every task, and every benchmark as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from harness.benchmarks.presentation import Presentation, presentation_of
+from harness.store import Store
+from harness.tables.aggregates import tasks_of, usable
+from harness.tables.frames import check_label, labels, ordered_cells
+from harness.tables.paired import Comparison, compare_cells
+from harness.types import Cell, GatedevalError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One comparison and what it is about.
+
+    `task` is "average" for a mean over tasks with equal weight (RULER), "all" for a mean over all questions.
+    """
+
+    context: str
+    benchmark: str
+    task: str
+    length: int
+    metric: str | None
+    comparison: Comparison
+
+    @property
+    def whole(self) -> bool:
+        """Whether the line is about a benchmark as a whole, and not about one task."""
+        return self.task in ("average", "all")
+
+    @property
+    def shown(self) -> Presentation:
+        """How the line's benchmark is shown."""
+        return presentation_of(self.benchmark)
+
+
+def choose(store: Store, baseline: str | None, candidate: str | None) -> tuple[str, str]:
+    """The two models to compare: as named, else the config's first and the only other one."""
+    models = labels(store, "models")
+    for name in (baseline, candidate):
+        check_label(store, "models", name)
+    if baseline is None:
+        baseline = next((m for m in models if m != candidate), None)
+    others = [m for m in models if m != baseline]
+    if baseline is None or not others:
+        raise GatedevalError(
+            "a comparison needs two models, and this run has "
+            f"{', '.join(map(repr, models)) or 'none'}; `gatedeval merge` joins two runs"
+        )
+    if candidate is None:
+        if len(others) > 1:
+            raise GatedevalError(
+                f"which model is to be compared with {baseline!r}? Name one of "
+                f"{', '.join(map(repr, others))} as candidate"
+            )
+        candidate = others[0]
+    if candidate == baseline:
+        raise GatedevalError(f"baseline and candidate are both {baseline!r}")
+    return baseline, candidate
+
+
+def lines(store: Store, baseline: str, candidate: str, context: str | None = None) -> tuple[list[Line], list[str]]:
+    """Every comparison of two models under the same context; and in words the cells that lack one, and why.
+
+    Raises GatedevalError where the prompts of the two differ.
+    """
+    found: list[Line] = []
+    absent: list[str] = []
+    for name in labels(store, "contexts"):
+        if context is not None and name != context:
+            continue
+        for group in _groups(store, baseline, name):
+            _compare_group(store, group, candidate, found, absent)
+    return found, absent
+
+
+def headlines(found: list[Line]) -> list[Line]:
+    """One line per context, benchmark and length: the whole benchmark where it has several tasks, else its task."""
+    wholes = {(x.context, x.benchmark, x.length) for x in found if x.whole}
+    return [x for x in found if x.whole or (x.context, x.benchmark, x.length) not in wholes]
+
+
+def _groups(store: Store, model: str, context: str) -> Iterator[list[Cell]]:
+    """The baseline's cells of one context, by benchmark and length."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in ordered_cells(store):
+        if (cell.model, cell.context) == (model, context):
+            groups.setdefault((cell.benchmark, cell.length), []).append(cell)
+    yield from groups.values()
+
+
+def _compare_group(store: Store, cells: list[Cell], candidate: str, found: list[Line], absent: list[str]) -> None:
+    """One benchmark at one length: every task, then the benchmark as a whole where it has several."""
+    first = cells[0]
+    shown, pairs = presentation_of(first.benchmark), []
+
+    def add(task: str, metric: str | None, comparison: Comparison) -> None:
+        found.append(
+            Line(
+                context=first.context,
+                benchmark=first.benchmark,
+                task=task,
+                length=first.length,
+                metric=metric,
+                comparison=comparison,
+            )
+        )
+
+    for a in cells:
+        b = Cell(candidate, a.context, a.benchmark, a.task, a.length)
+        lacking = [x.model for x in (a, b) if x not in store.cells or not usable(store, x)]
+        if lacking:
+            where = f" at {a.length}" if a.length else ""
+            absent.append(f"{a.context} / {a.task}{where}: {' and '.join(lacking)} has no scores")
+            continue
+        pairs.append((a, b))
+        metrics = list(store.scores(a).metrics) if shown.every_metric else [store.scores(a).headline]
+        for metric in metrics:
+            add(a.task, metric, compare_cells(store, [(a, b)], metric))
+    by_task = shown.pooling == "tasks"  # then a task that is missing at this length blocks the average
+    needed = set(tasks_of(store, first.benchmark)) if by_task else {c.task for c in cells}
+    if len(needed) > 1 and {a.task for a, _ in pairs} == needed:
+        comparison = compare_cells(store, pairs, pooled=not by_task)
+        add("average" if by_task else "all", store.scores(first).headline, comparison)
