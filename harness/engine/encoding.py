@@ -15,7 +15,6 @@ from harness.config import ContextSetting
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits
 from harness.models.checkpoint import Checkpoint
 from harness.models.tokenizer import Tokenizer
-from harness.rope import context
 from harness.types import GatedevalError
 
 
@@ -29,10 +28,8 @@ class Encoder:
         self, tokenizer: Tokenizer, checkpoint: Checkpoint, setting: ContextSetting, max_length: int, dtype: str
     ) -> None:
         self.tokenizer, self.setting, self.max_length = tokenizer, setting, max_length
-        rope: Mapping[str, Any] = {}
-        if checkpoint.layout is not None or not context.is_native(setting):
-            rope = context.rope_of(setting, checkpoint.config).parameters
-        self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": dict(rope)}
+        rope = checkpoint.rope_under(setting)
+        self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": dict(rope.parameters) if rope else {}}
 
     def encode(self, sample: SampleRequest) -> Prompt | Question:
         """The token ids of `sample`. Raises GatedevalError when they do not fit the context setting."""

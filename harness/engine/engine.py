@@ -24,7 +24,8 @@ from harness.types import GatedevalError
 class Engine:
     """A live vLLM engine for one model, started once for all its context settings.
 
-    `contexts`: every setting the engine will run under; the first is in force after the start.
+    `contexts`: every setting the engine will run under; the first is in force after the start. A model whose rotary
+    encoding cannot be replaced in a live engine (`can_switch_to`) is started under the first one alone.
     `vllm_arguments`: further arguments of vLLM's `EngineArgs`; they replace ours (benchmarks use this).
 
     Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported), `setting` and
@@ -53,11 +54,13 @@ class Engine:
         self.tokenizer_dir = tokenizer_path(model, directory)
         # Rotary tables are replaced in place, so the first ones must be as long as the longest setting needs.
         longest = max(contexts, key=lambda c: context.max_length(c, self.checkpoint.config))
+        if not self.checkpoint.can_switch:
+            longest = contexts[0]  # the others get an engine of their own
         self.facts: dict[str, Any] = {}
         self._start(longest, vllm_arguments or {})
         try:
             self.facts = self._verify(longest)
-            self.set_context(contexts[0])
+            self.set_context(contexts[0] if self.can_switch_to(contexts[0]) else longest)
         except BaseException:
             self.close()
             raise
@@ -67,9 +70,9 @@ class Engine:
 
     def _start(self, setting: ContextSetting, further: Mapping[str, Any]) -> None:
         """Start vLLM under `setting`."""
-        overrides = context.overrides(setting, self.checkpoint.config)
+        overrides = self.checkpoint.overrides_under(setting)
         self.max_model_len = self.max_length = overrides.max_model_len
-        self.setting = setting
+        self.setting = self._started_under = setting
         self.arguments = {
             **vllm_arguments(self.model, self.checkpoint, self.tokenizer_dir, self.options, overrides),
             **further,
@@ -133,6 +136,15 @@ class Engine:
 
     # --- context settings ----------------------------------------------------------------------------------------
 
+    @property
+    def switchable(self) -> bool:
+        """Whether the live rotary table can be replaced: one table for all layers, and settings that we compute."""
+        return self.checkpoint.can_switch and len(self.facts.get("rope_tables", ())) == 1
+
+    def can_switch_to(self, setting: ContextSetting) -> bool:
+        """Whether `set_context(setting)` is possible; if not, the setting needs an engine of its own."""
+        return setting == self._started_under or self.switchable
+
     def set_context(self, setting: ContextSetting) -> None:
         """Replace the rotary tables in every rank, check them there, and empty the prefix cache.
 
@@ -146,7 +158,13 @@ class Engine:
             raise GatedevalError(
                 f"context {setting.label!r} needs {length} tokens, the engine was started for {self.max_model_len}"
             )
-        if rope := self.checkpoint.rope_under(setting):
+        if not self.can_switch_to(setting):
+            raise EngineError(
+                f"context {setting.label!r} needs an engine of its own: the rotary encoding of {self.checkpoint.path}"
+                " cannot be replaced in a live engine, and this engine was started under"
+                f" {self._started_under.label!r}"
+            )
+        if self.switchable and (rope := self.checkpoint.rope_under(setting)):
             self.rpc("gatedeval_set_rope", rope.to_plain())
         if not self.vllm.reset_prefix_cache():
             raise EngineError("the prefix cache could not be reset: requests are still running")

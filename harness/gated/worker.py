@@ -61,17 +61,34 @@ class WorkerExtension:
         return _deviation(encoding, table, min(encoding.length, table.shape[0]))
 
     def gatedeval_check_rope(self, rope: dict[str, Any], rows: int) -> float:
-        """The largest absolute deviation of the live table from a context setting. Changes nothing.
+        """The smallest deviation of a live rotary module from a context setting. Changes nothing.
 
-        `rope`: `Rope.to_plain()`. `rows`: positions that the table must have at least.
+        A model with one module must encode the setting. Of several (layer types), one must: the full-attention layers'.
+        `rope`: `Rope.to_plain()`. `rows`: positions that a table must have at least.
 
         Raises:
-            ValueError: the model does not have exactly one rotary module.
-            GatedevalError: the table has fewer rows, or encodes something else.
+            GatedevalError: no module encodes the setting, or its table has fewer rows.
+            ValueError: the model has no rotary module that can be read.
         """
         from harness.rope.tables import Rope
 
-        return _deviation(Rope.from_plain(rope), self._gatedeval_rope().cos_sin_cache, rows)
+        encoding = Rope.from_plain(rope)
+        deviations, first = [], None
+        for module in self._gatedeval_ropes():
+            try:
+                deviations.append(_deviation(encoding, module.cos_sin_cache, rows))
+            except Exception as error:
+                first = first or error
+        for module in self._gatedeval_model().modules():  # transformers' own modules compute angles as they go
+            if hasattr(module, "inv_freq") and hasattr(module, "attention_scaling"):
+                scaling = float(module.attention_scaling)  # type: ignore[arg-type]
+                try:
+                    deviations.append(encoding.check_frequencies(module.inv_freq.float().cpu().numpy(), scaling))  # type: ignore[operator]
+                except Exception as error:
+                    first = first or error
+        if deviations:
+            return min(deviations)
+        raise first or ValueError("the model has no rotary table that can be read back")
 
     def _gatedeval_model(self) -> nn.Module:
         return self.model_runner.get_model()  # type: ignore[attr-defined]

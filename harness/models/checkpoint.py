@@ -36,7 +36,8 @@ class Checkpoint:
 
     `config`: config.json, with head_dim and num_key_value_heads filled in from the shapes where they are missing.
     `layout`: None for a model that is no Qwen-type decoder; vLLM runs such a model with its own class.
-    `architecture`: the model class that vLLM must resolve to. `tensors`: headers by name.
+    `architecture`: the model class that vLLM must resolve to. `tensors`: headers by name. `wrapped`: config.json is a
+    multimodal wrapper, and `config` is its `text_config`.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class Checkpoint:
     architecture: str
     tensors: Mapping[str, Tensor]
     weight_files: tuple[Path, ...]
+    wrapped: bool = False
 
     @property
     def gate(self) -> str:
@@ -91,16 +93,35 @@ class Checkpoint:
         return rope
 
     def rope_under(self, setting: ContextSetting) -> Rope | None:
-        """The rotary encoding of this checkpoint under `setting`.
+        """The rotary encoding of this checkpoint under `setting`; of its full-attention layers, if types differ.
 
-        None: the native setting of a model of another family, whose own encoding vLLM computes.
+        None: the native setting of a model whose own encoding is vLLM's to compute (see `is_computable`).
 
         Raises:
             GatedevalError: the setting cannot be applied to this checkpoint (see `harness.rope.context.rope`).
         """
-        if self.layout is None and context.is_native(setting):
+        if context.is_native(setting) and self.layout is None and not context.is_computable(self.config):
             return None
         return context.rope_of(setting, self.config)
+
+    def overrides_under(self, setting: ContextSetting) -> context.Overrides:
+        """vLLM's arguments for `setting`.
+
+        Raises:
+            GatedevalError: the setting cannot be applied to this checkpoint.
+        """
+        overrides = context.overrides(setting, self.config)
+        if self.wrapped and overrides.hf_overrides:
+            raise GatedevalError(
+                f"context {setting.label!r}: {self.path} is a multimodal wrapper (text_config), whose rotary encoding"
+                " cannot be replaced; use a native context, or the language model's own checkpoint"
+            )
+        return overrides
+
+    @property
+    def can_switch(self) -> bool:
+        """Whether one engine may serve several settings: every table is computable. Else each needs its own engine."""
+        return self.layout is not None or context.is_computable(self.config)
 
     def fingerprint(self) -> str:
         """sha256 over config.json and the bytes of every weight file: it changes when weights behind a path change."""
@@ -135,7 +156,15 @@ def inspect(path: Path | str) -> Checkpoint:
     named = (raw.get("architectures") or [str(raw.get("model_type"))])[0]
     if layout is not None:
         named = ARCHITECTURE if needs_our_model(config) else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
-    return Checkpoint(path=path, config=config, layout=layout, architecture=named, tensors=tensors, weight_files=files)
+    return Checkpoint(
+        path=path,
+        config=config,
+        layout=layout,
+        architecture=named,
+        tensors=tensors,
+        weight_files=files,
+        wrapped=wrapped,
+    )
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

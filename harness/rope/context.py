@@ -67,6 +67,22 @@ def rope(
     return Rope(inv_freq.astype(np.float64), scaling, parameters, length)
 
 
+def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint's own rotary encoding is one that `rope_of` computes for all of its layers.
+
+    False for parameters per layer type (Gemma 3), for rope types such as longrope or mrope, and where config.json has
+    no rope_theta: the model class then has a default of its own, which is not ours to guess.
+    """
+    try:
+        theta, positions, declared = _read(checkpoint_config)
+        _parameters(ContextSetting(label="native"), theta, positions, declared)
+    except GatedevalError:
+        return False
+    declared = checkpoint_config.get("rope_parameters") or checkpoint_config.get("rope_scaling") or {}
+    named = "rope_theta" in declared or "rope_theta" in checkpoint_config
+    return named and not _is_nested(declared)
+
+
 def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Rope:
     """`rope` with the numbers of a checkpoint's config.json."""
     theta, positions, declared = _read(checkpoint_config)
@@ -97,7 +113,9 @@ def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> 
     length = _length(setting, parameters, positions)
     if is_native(setting) and length <= positions:
         return Overrides(hf_overrides={}, max_model_len=length, reach=positions)
-    given: dict[str, Any] = {"rope_parameters": parameters}
+    own = checkpoint_config.get("rope_parameters")
+    nested = dict(own) if isinstance(own, Mapping) and _is_nested(own) else {}
+    given: dict[str, Any] = {"rope_parameters": {**nested, FULL: parameters} if nested else parameters}
     kind = parameters["rope_type"]
     if kind == "dynamic":
         # vLLM computes the base from max_position_embeddings / max_trained_positions: without both it scales nothing.
@@ -118,11 +136,28 @@ def is_extended(setting: ContextSetting) -> bool:
     return setting.yarn is not None or setting.linear is not None or setting.dynamic is not None
 
 
+FULL = "full_attention"
+"""The layer type whose encoding a context setting replaces. Layers with a sliding window keep their own encoding: they
+never attend further than their window."""
+
+
+def _is_nested(declared: Any) -> bool:
+    """Whether rope parameters are given per layer type: `{full_attention: {...}, sliding_attention: {...}}`."""
+    return isinstance(declared, Mapping) and isinstance(declared.get(FULL), Mapping)
+
+
 def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | None]:
     """(rope_theta, max_position_embeddings, declared rope parameters) of a config.json, old or new style."""
     declared = config.get("rope_parameters") or config.get("rope_scaling")
     if declared is not None and not isinstance(declared, Mapping):
         raise GatedevalError(f"config.json: rope_scaling is {declared!r}, not a mapping; correct the checkpoint")
+    if declared is not None and _is_nested(declared):
+        declared = declared[FULL]
+    elif declared and not {"rope_type", "type", "rope_theta", "factor"} & set(declared):
+        raise GatedevalError(
+            f"config.json: rope_parameters have the layer types {', '.join(map(repr, declared))}; gatedeval knows only "
+            f"{FULL!r} beside others"
+        )
     theta = (declared or {}).get("rope_theta") or config.get("rope_theta") or DEFAULT_ROPE_THETA
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or positions <= 0:

@@ -96,6 +96,23 @@ class Rope:
         half = angle + 2.0**-22 + _EPS[dtype]
         return self.attention_scaling * np.concatenate([half, half], axis=1)
 
+    def check_frequencies(self, inv_freq: Any, attention_scaling: float, where: str = "engine") -> float:
+        """The largest relative difference between an engine's frequencies, (rotary_dim / 2,), and this encoding.
+
+        Raises:
+            GatedevalError: another number of frequencies, or other frequencies, or another factor on cos and sin.
+        """
+        live = np.asarray(inv_freq, dtype=np.float64)
+        if live.shape != self.inv_freq.shape:
+            raise GatedevalError(f"{where}: {live.size} rotary frequencies, expected {self.inv_freq.size}")
+        off = float(np.abs(live / self.inv_freq - 1).max())
+        if off > 1e-5 or abs(attention_scaling - self.attention_scaling) > 1e-6:
+            raise GatedevalError(
+                f"{where}: the rotary frequencies differ from the setting's by a factor of up to {1 + off:.3g}, and the"
+                f" factor on cos and sin is {attention_scaling:g}, expected {self.attention_scaling:g}"
+            )
+        return off
+
     def check_table(
         self, table: Any, *, rows: int | None = None, dtype: str = "float32", where: str = "engine"
     ) -> float:

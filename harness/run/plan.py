@@ -17,7 +17,6 @@ from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
 from harness.models.hub import tokenizer_sha256
 from harness.models.tokenizer import Tokenizer
-from harness.rope import context
 from harness.types import Cell, GatedevalError
 
 
@@ -102,7 +101,7 @@ def _model(model: Model, contexts: tuple[ContextSetting, ...]) -> PlannedModel:
     lengths = {}
     for setting in contexts:
         try:
-            lengths[setting.label] = context.overrides(setting, checkpoint.config).max_model_len
+            lengths[setting.label] = checkpoint.overrides_under(setting).max_model_len
         except GatedevalError as error:
             raise GatedevalError(f"model {model.label!r}: {error}") from error
     return PlannedModel(model, checkpoint, admitted.tokenizer_dir, lengths)

@@ -24,6 +24,9 @@ class RunEngine(Protocol):
     facts: dict[str, Any]
     setting: ContextSetting
 
+    def can_switch_to(self, setting: ContextSetting) -> bool:
+        """Whether `set_context(setting)` is possible; if not, the setting needs an engine of its own."""
+
     def set_context(self, setting: ContextSetting) -> None:
         """Change to another context setting."""
 
@@ -99,14 +102,27 @@ class LiveEngine:
             self.engine.close()
 
     def under(self, setting: ContextSetting) -> RunEngine:
-        """The running engine under `setting`. Raises EngineError; `engine` stays None when it could not start."""
-        session = self.session
+        """The running engine under `setting`; another one is started if the present one cannot be switched to it.
+
+        Raises:
+            EngineError: no engine could start; `engine` is then None. Or the setting could not be applied.
+        """
         if self.engine is None:
-            session.progress.say(f"{self.label}: starting vLLM")
-            model = session.plan.models[self.label].model
-            self.engine = session.engine_factory(model, self.settings, session.plan.config.engine)
-            session.record_engine(self.label, self.engine.facts)
-            session.progress.resume()
+            self.engine = self._started(self.settings)
+        if not self.engine.can_switch_to(setting):
+            engine, self.engine = self.engine, None
+            engine.close()
+            self.engine = self._started([setting])
         if self.engine.setting != setting:
             self.engine.set_context(setting)
         return self.engine
+
+    def _started(self, settings: Sequence[ContextSetting]) -> RunEngine:
+        """A new engine for `settings`; the manifest records its facts."""
+        session = self.session
+        session.progress.say(f"{self.label}: starting vLLM")
+        model = session.plan.models[self.label].model
+        engine = session.engine_factory(model, settings, session.plan.config.engine)
+        session.record_engine(self.label, engine.facts)
+        session.progress.resume()
+        return engine

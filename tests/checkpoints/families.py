@@ -38,6 +38,7 @@ _LLAMA3 = {
     "original_max_position_embeddings": 64,
 }  # fmt: skip
 _SLIDING = {"num_hidden_layers": 4, "sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_GEMMA = {"query_pre_attn_scalar": 32, "tie_word_embeddings": True}  # vLLM's classes have no output matrix
 _MOE = {
     "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1,
     "norm_topk_prob": True, "mlp_only_layers": [],
@@ -47,8 +48,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_parameters": _DEFAULT}),
     "llama3": ("llama", {"rope_parameters": _LLAMA3}),
     "mistral": ("mistral", {"rope_parameters": _DEFAULT, "sliding_window": None}),
-    "phi3": ("phi3", {"rope_parameters": {**_DEFAULT, "partial_rotary_factor": 1.0}, "sliding_window": None}),
-    "gemma2": ("gemma2", {"rope_parameters": _DEFAULT, **_SLIDING, "query_pre_attn_scalar": 32}),
+    "phi3": (
+        "phi3",
+        {
+            "rope_parameters": {**_DEFAULT, "partial_rotary_factor": 1.0},
+            "sliding_window": None,
+            "original_max_position_embeddings": POSITIONS,
+        },
+    ),
+    "gemma2": ("gemma2", {"rope_parameters": _DEFAULT, **_SLIDING, **_GEMMA}),
     "gemma3": (
         "gemma3_text",
         {
@@ -57,7 +65,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             },
             **_SLIDING,
-            "query_pre_attn_scalar": 32,
+            **_GEMMA,
         },
     ),
     "qwen2": ("qwen2", {"rope_parameters": _DEFAULT}),

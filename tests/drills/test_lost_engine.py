@@ -33,6 +33,9 @@ class FakeEngine:
         self.setting = contexts[0]
         self.closed = False
 
+    def can_switch_to(self, setting: ContextSetting) -> bool:
+        return True
+
     def set_context(self, setting: ContextSetting) -> None:
         self.setting = setting
 

@@ -52,12 +52,13 @@ class SharedEngine:
         self._engine: Engine | None = None
 
     def get(self, model: Model, *settings: ContextSetting, options: EngineOptions = EAGER) -> Engine:
-        """An engine that was started for `model` and `settings`, under the first of them."""
+        """An engine that was started for `model` and `settings`, under the first of them if it can be."""
         key = (model, settings or (NATIVE,), options)
         if self._engine is None or self._key != key:
             with vllm_in_this_process():
                 self._engine, self._key = Engine(model, list(key[1]), options), key
-        self._engine.set_context(key[1][0])
+        if self._engine.can_switch_to(key[1][0]):
+            self._engine.set_context(key[1][0])
         return self._engine
 
     def close(self) -> None:
