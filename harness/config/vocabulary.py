@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -78,7 +78,7 @@ class EngineOptions(Entry):
     """How vLLM is run. None: vLLM's own default. Only `dtype` can change a score; the others invalidate no sample."""
 
     tensor_parallel_size: Positive = 1
-    enforce_eager: bool = False
+    enforce_eager: bool | Literal["auto"] = "auto"  # auto: eager on a CPU, compiled on a GPU
     max_num_seqs: Positive | None = None
     max_num_batched_tokens: Positive | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)

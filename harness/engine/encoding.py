@@ -29,7 +29,12 @@ class Encoder:
     ) -> None:
         self.tokenizer, self.setting, self.max_length = tokenizer, setting, max_length
         rope = checkpoint.rope_under(setting)
-        self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": dict(rope.parameters) if rope else {}}
+        encoding = dict(rope.parameters) if rope else {}
+        if rope and encoding["rope_type"] == "dynamic":
+            encoding["length"] = rope.length  # dynamic NTK computes its base from the longest length
+        if dtype == "auto" and checkpoint.dtype == "float32":
+            dtype = "float32"  # vLLM's own "auto" ran such checkpoints in bfloat16: those answers are others
+        self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": encoding}
 
     def encode(self, sample: SampleRequest) -> Prompt | Question:
         """The token ids of `sample`. Raises GatedevalError when they do not fit the context setting."""

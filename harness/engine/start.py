@@ -27,11 +27,11 @@ def vllm_arguments(
     arguments: dict[str, Any] = {
         "model": str(checkpoint.path),
         "tokenizer": str(tokenizer_dir),
-        "dtype": model.dtype,
+        "dtype": running_dtype(model.dtype, checkpoint.dtype),
         "max_model_len": overrides.max_model_len,
         "hf_overrides": dict(overrides.hf_overrides),
         "tensor_parallel_size": options.tensor_parallel_size,
-        "enforce_eager": options.enforce_eager,
+        "enforce_eager": _eager(options),
         "enable_prefix_caching": options.prefix_caching,
         "generation_config": "vllm",  # ignore the repository's temperature and penalties
         "worker_extension_cls": WORKER,
@@ -40,6 +40,20 @@ def vllm_arguments(
         "seed": 0,
     }
     return arguments | {name: value for name in _OPTIONAL if (value := getattr(options, name)) is not None}
+
+
+def _eager(options: EngineOptions) -> bool:
+    """Whether to start without compilation. On a CPU compiling takes a minute and answers come no faster."""
+    if options.enforce_eager != "auto":
+        return bool(options.enforce_eager)
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def running_dtype(configured: str, stored: str) -> str:
+    """The dtype to run in: `auto` is the checkpoint's own, as stored. (vLLM's `auto` runs float32 in bfloat16.)"""
+    return stored if configured == "auto" and stored in ("float32", "bfloat16", "float16") else configured
 
 
 def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, options: EngineOptions) -> Any:

@@ -70,6 +70,8 @@ class WorkerExtension:
             GatedevalError: no module encodes the setting, or its table has fewer rows.
             ValueError: the model has no rotary module that can be read.
         """
+        import torch
+
         from harness.rope.tables import Rope
 
         encoding = Rope.from_plain(rope)
@@ -80,12 +82,14 @@ class WorkerExtension:
             except Exception as error:
                 first = first or error
         for module in self._gatedeval_model().modules():  # transformers' own modules compute angles as they go
-            if hasattr(module, "inv_freq") and hasattr(module, "attention_scaling"):
-                scaling = float(module.attention_scaling)  # type: ignore[arg-type]
-                try:
-                    deviations.append(encoding.check_frequencies(module.inv_freq.float().cpu().numpy(), scaling))  # type: ignore[operator]
-                except Exception as error:
-                    first = first or error
+            for layer_type in ("", "full_attention_"):
+                inv_freq = getattr(module, f"{layer_type}inv_freq", None)
+                scaling = getattr(module, f"{layer_type}attention_scaling", None)
+                if isinstance(inv_freq, torch.Tensor) and scaling is not None:
+                    try:
+                        deviations.append(encoding.check_frequencies(inv_freq.float().cpu().numpy(), float(scaling)))
+                    except Exception as error:
+                        first = first or error
         if deviations:
             return min(deviations)
         raise first or ValueError("the model has no rotary table that can be read back")

@@ -110,6 +110,8 @@ class Checkpoint:
         Raises:
             GatedevalError: the setting cannot be applied to this checkpoint.
         """
+        if self.layout is None and not setting.rope_theta and not context.is_native(setting):
+            context.check_theta_is_named(setting, self.config)
         overrides = context.overrides(setting, self.config)
         if self.wrapped and overrides.hf_overrides:
             raise GatedevalError(

@@ -78,9 +78,22 @@ def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
         _parameters(ContextSetting(label="native"), theta, positions, declared)
     except GatedevalError:
         return False
-    declared = checkpoint_config.get("rope_parameters") or checkpoint_config.get("rope_scaling") or {}
-    named = "rope_theta" in declared or "rope_theta" in checkpoint_config
-    return named and not _is_nested(declared)
+    own = checkpoint_config.get("rope_parameters") or checkpoint_config.get("rope_scaling") or {}
+    return _names_theta(checkpoint_config) and not _is_nested(own)
+
+
+def check_theta_is_named(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> None:
+    """Raise GatedevalError if a setting needs the checkpoint's rope_theta and config.json does not name it."""
+    if not _names_theta(checkpoint_config):
+        raise GatedevalError(
+            f"context {setting.label!r}: config.json names no rope_theta, and the default of its model class is not"
+            " known here; add `rope_theta: ...` to the context"
+        )
+
+
+def _names_theta(checkpoint_config: Mapping[str, Any]) -> bool:
+    own = checkpoint_config.get("rope_parameters") or checkpoint_config.get("rope_scaling") or {}
+    return "rope_theta" in checkpoint_config or "rope_theta" in (own[FULL] if _is_nested(own) else own)
 
 
 def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Rope:

@@ -68,7 +68,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             **_GEMMA,
         },
     ),
-    "qwen2": ("qwen2", {"rope_parameters": _DEFAULT}),
+    "qwen2": ("qwen2", {"rope_parameters": _DEFAULT, "hidden_size": 128}),  # vLLM ignores head_dim in this family
     "qwen3": ("qwen3", {"rope_parameters": _DEFAULT}),
     "qwen3_moe": ("qwen3_moe", {"rope_parameters": _DEFAULT, **_MOE}),
     "olmo2": ("olmo2", {"rope_parameters": _DEFAULT}),

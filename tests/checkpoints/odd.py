@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 
-def _copy(source: Path, target: Path, **config: Any) -> Path:
+def changed(source: Path, target: Path, **config: Any) -> Path:
     """A copy with entries of config.json replaced; None removes an entry."""
     shutil.copytree(source, target)
     facts = json.loads((target / "config.json").read_text())
@@ -44,7 +44,7 @@ def without(source: Path, target: Path, *names: str) -> Path:
         for name in names:
             del tensors[name]
 
-    return _tensors(_copy(source, target), drop)
+    return _tensors(changed(source, target), drop)
 
 
 def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) -> Path:
@@ -55,7 +55,7 @@ def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) ->
     import torch
     from safetensors.torch import load_file, save_file
 
-    _copy(source, target)
+    changed(source, target)
     tensors = load_file(target / "model.safetensors")
     (target / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -73,7 +73,7 @@ def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) ->
 
 def tied_but_different(source: Path, target: Path) -> Path:
     """config.json says that the embeddings are tied; the file has an output matrix of its own with other values."""
-    return _copy(source, target, tie_word_embeddings=True)
+    return changed(source, target, tie_word_embeddings=True)
 
 
 def wrapped(source: Path, target: Path) -> Path:
@@ -90,22 +90,22 @@ def declared_yarn(source: Path, target: Path, factor: float, original: int) -> P
     rope = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": factor, "original_max_position_embeddings": original,
     }  # fmt: skip
-    return _copy(source, target, rope_parameters=rope, max_position_embeddings=original)
+    return changed(source, target, rope_parameters=rope, max_position_embeddings=original)
 
 
 def quantised(source: Path, target: Path, method: str = "gptq") -> Path:
     """A checkpoint that declares a quantisation."""
-    return _copy(source, target, quantization_config={"quant_method": method, "bits": 4, "group_size": 32})
+    return changed(source, target, quantization_config={"quant_method": method, "bits": 4, "group_size": 32})
 
 
 def unknown_type(source: Path, target: Path) -> Path:
     """A model type and architecture that no library knows."""
-    return _copy(source, target, model_type="telegraph", architectures=["TelegraphForCausalLM"])
+    return changed(source, target, model_type="telegraph", architectures=["TelegraphForCausalLM"])
 
 
 def vocabulary_too_large(source: Path, target: Path) -> Path:
     """The tokenizer has one entry more than the embedding has rows."""
-    _copy(source, target)
+    changed(source, target)
     rows = json.loads((target / "config.json").read_text())["vocab_size"]
     tokenizer = json.loads((target / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -118,7 +118,7 @@ def vocabulary_too_large(source: Path, target: Path) -> Path:
 
 def without_tokenizer(source: Path, target: Path) -> Path:
     """No tokenizer file at all."""
-    _copy(source, target)
+    changed(source, target)
     for file in target.glob("tokenizer*"):
         file.unlink()
     return target
@@ -130,7 +130,7 @@ def not_a_number(source: Path, target: Path) -> Path:
     def poison(tensors: dict[str, Any]) -> None:
         tensors["model.layers.0.self_attn.o_proj.weight"][0, 0] = float("nan")
 
-    return _tensors(_copy(source, target), poison)
+    return _tensors(changed(source, target), poison)
 
 
 def zeroed(source: Path, target: Path) -> Path:
@@ -141,4 +141,4 @@ def zeroed(source: Path, target: Path) -> Path:
             if name in ("lm_head.weight", "model.norm.weight"):
                 tensors[name].zero_()
 
-    return _tensors(_copy(source, target), zero)
+    return _tensors(changed(source, target), zero)

@@ -24,6 +24,7 @@ class FakeEngine:
     starts: ClassVar[list[list[str]]] = []  # per start, the labels of its context settings
     die_under: ClassVar[dict[str, int]] = {}
     start_error: ClassVar[str] = ""
+    switches: ClassVar[bool] = True
 
     def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: Any) -> None:
         self.starts.append([c.label for c in contexts])
@@ -31,10 +32,11 @@ class FakeEngine:
             raise EngineError(self.start_error)
         self.facts: dict[str, Any] = {"model_class": "FakeEngine"}
         self.setting = contexts[0]
+        self.under = contexts[0].label
         self.closed = False
 
     def can_switch_to(self, setting: ContextSetting) -> bool:
-        return True
+        return self.switches or setting.label == self.under
 
     def set_context(self, setting: ContextSetting) -> None:
         self.setting = setting
@@ -67,6 +69,7 @@ def reset_engine() -> None:
     FakeEngine.starts.clear()
     FakeEngine.die_under.clear()
     FakeEngine.start_error = ""
+    FakeEngine.switches = True
 
 
 def plan(tiny: Path) -> Plan:
@@ -105,6 +108,13 @@ def test_one_engine_runs_every_setting_and_a_finished_run_starts_none(tiny: Path
     state, tally = run_once(tiny, tmp_path / "run")
     assert (state, tally.asked, tally.reused) == ("complete", 0, 12)
     assert len(FakeEngine.starts) == 1
+
+
+def test_a_model_whose_encoding_cannot_be_replaced_gets_an_engine_per_setting(tiny: Path, tmp_path: Path) -> None:
+    FakeEngine.switches = False
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert (state, tally.asked, tally.failed) == ("complete", 12, [])
+    assert FakeEngine.starts == [["first", "second"], ["second"]]
 
 
 def test_a_dead_engine_fails_the_cell_it_worked_on_and_another_engine_runs_the_rest(tiny: Path, tmp_path: Path) -> None:

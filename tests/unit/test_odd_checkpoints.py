@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.config import Model, from_dict
+from harness.config import ContextSetting, Model, Yarn, from_dict
+from harness.engine.encoding import Encoder
+from harness.engine.requests import Prompt
+from harness.engine.start import running_dtype
 from harness.models.admission import admit
 from harness.models.bpe import save_tokenizer, train_bpe
-from harness.models.checkpoint import inspect
+from harness.models.checkpoint import Checkpoint, inspect
 from harness.run.plan import build
 from harness.types import GatedevalError
 from tests.checkpoints import families, odd
@@ -120,7 +123,7 @@ def test_a_wrapper_reads_its_language_model_and_an_unknown_length_is_unknown(
 
     directory = odd.wrapped(sound("llama"), tmp_path / "m")
     assert inspect(directory).max_position_embeddings == 256
-    without = odd._copy(sound("llama"), tmp_path / "n", max_position_embeddings=None)
+    without = odd.changed(sound("llama"), tmp_path / "n", max_position_embeddings=None)
     assert "unknown" in describe(Model(label="n", path=str(without)))
     with pytest.raises(GatedevalError, match="max_position_embeddings"):
         build(
@@ -132,3 +135,48 @@ def test_a_wrapper_reads_its_language_model_and_an_unknown_length_is_unknown(
                 }
             )
         ).check()
+
+
+def test_yarn_on_a_wrapper_is_refused(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    checkpoint = inspect(odd.wrapped(sound("llama"), tmp_path / "m"))
+    yarn = ContextSetting(label="YaRN", yarn=Yarn(factor=4, original_max_position_embeddings=256))
+    with pytest.raises(GatedevalError, match="multimodal wrapper"):
+        checkpoint.overrides_under(yarn)
+    assert checkpoint.overrides_under(ContextSetting(label="native")).max_model_len == 256
+
+
+def test_a_base_that_the_file_does_not_name_is_not_guessed(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = odd.changed(sound("llama"), tmp_path / "m", rope_parameters=None, rope_theta=None)
+    checkpoint = inspect(directory)
+    yarn = Yarn(factor=4, original_max_position_embeddings=256)
+    with pytest.raises(GatedevalError, match="names no rope_theta"):
+        checkpoint.overrides_under(ContextSetting(label="YaRN", yarn=yarn))
+    named = checkpoint.overrides_under(ContextSetting(label="YaRN", yarn=yarn, rope_theta=1e4))
+    assert named.hf_overrides["rope_parameters"]["rope_theta"] == 1e4
+    assert not checkpoint.can_switch
+
+
+def test_a_float32_checkpoint_runs_in_float32() -> None:
+    assert running_dtype("auto", "float32") == "float32"
+    assert running_dtype("auto", "bfloat16") == "bfloat16"
+    assert running_dtype("bfloat16", "float32") == "bfloat16"
+    assert running_dtype("auto", "I8") == "auto", "a quantised checkpoint: vLLM decides"
+
+
+def hash_under(checkpoint: Checkpoint, setting: ContextSetting, dtype: str = "auto") -> str:
+    encoder = Encoder(None, checkpoint, setting, 4096, dtype)  # type: ignore[arg-type]
+    return encoder.hashes(Prompt("a", [1, 2, 3], 8), "fingerprint")[0]
+
+
+def test_the_hash_has_the_encoding_that_is_applied(sound: Callable[[str], Path]) -> None:
+    """Dynamic NTK's base depends on max_length, and a native row beside YaRN is another row than YaRN's."""
+    checkpoint = inspect(sound("llama"))
+    dynamic = [ContextSetting(label="d", dynamic=4, max_length=n) for n in (512, 1024)]
+    assert hash_under(checkpoint, dynamic[0]) != hash_under(checkpoint, dynamic[1])
+    native, yarn = (
+        ContextSetting(label="n"),
+        ContextSetting(label="y", yarn=Yarn(factor=4, original_max_position_embeddings=256)),
+    )
+    assert hash_under(checkpoint, native) != hash_under(checkpoint, yarn)
+    assert hash_under(checkpoint, native, "auto") == hash_under(checkpoint, native, "float32")
+    assert hash_under(checkpoint, native, "auto") != hash_under(checkpoint, native, "bfloat16")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from harness.config import ContextSetting, Yarn
-from harness.rope.context import Overrides, Rope, max_length, overrides, rope, rope_of
+from harness.rope.context import Overrides, Rope, is_computable, max_length, overrides, rope, rope_of
 from harness.types import GatedevalError
 
 QWEN3 = {  # Qwen3's numbers: trained on 32768, config.json says 40960
@@ -390,3 +390,48 @@ def test_a_bfloat16_table_passes_and_positions_in_bfloat16_do_not() -> None:
 def test_context_imports_nothing_heavy() -> None:
     code = "import sys, harness.rope.context; print({'torch', 'vllm', 'transformers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+NESTED = {
+    **{k: v for k, v in QWEN3.items() if k != "rope_theta"},
+    "model_type": "gemma3_text",
+    "architectures": ["Gemma3ForCausalLM"],
+    "max_position_embeddings": 32768,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    },
+}
+
+
+def test_an_override_replaces_the_full_attention_layers_and_keeps_the_others() -> None:
+    given = overrides(setting(yarn=YARN, max_length=131072), NESTED).hf_overrides["rope_parameters"]
+    assert given["sliding_attention"] == NESTED["rope_parameters"]["sliding_attention"]  # type: ignore[index]
+    assert given["full_attention"]["rope_type"] == "yarn"
+    assert given["full_attention"]["rope_theta"] == 500000.0, "the checkpoint's base, not a default"
+    assert rope_of(setting(yarn=YARN), NESTED).parameters["rope_theta"] == 500000.0
+
+
+@pytest.mark.parametrize(
+    ("config", "computable"),
+    [
+        (QWEN3, True),
+        (NESTED, False),
+        ({**QWEN3, "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}, False),
+        ({k: v for k, v in QWEN3.items() if k != "rope_theta"}, False),
+        ({**QWEN3, "rope_parameters": {"rope_theta": 1e4, **LLAMA3}}, True),
+    ],
+)
+def test_which_native_tables_are_ours_to_compute(config: dict[str, Any], computable: bool) -> None:
+    assert is_computable(config) is computable
+
+
+def test_frequencies_that_are_read_back_are_compared() -> None:
+    encoding = simple(setting(yarn=YARN))
+    assert encoding.check_frequencies(encoding.inv_freq.astype(np.float32), encoding.attention_scaling) < 1e-6
+    with pytest.raises(GatedevalError, match="rotary frequencies differ"):
+        encoding.check_frequencies(simple(setting()).inv_freq, encoding.attention_scaling)
+    with pytest.raises(GatedevalError, match="rotary frequencies differ"):
+        encoding.check_frequencies(encoding.inv_freq, 1.0)
+    with pytest.raises(GatedevalError, match="8 rotary frequencies, expected 64"):
+        encoding.check_frequencies(encoding.inv_freq[:8], encoding.attention_scaling)
