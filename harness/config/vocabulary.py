@@ -75,7 +75,7 @@ class ContextSetting(Entry):
 
 
 class EngineOptions(Entry):
-    """How vLLM is run. None: vLLM's own default. Only `dtype` is in a sample's hash; in 16 bits others move answers too."""
+    """How vLLM is run. None: vLLM's own default. Only `dtype` is in a sample's hash; in 16 bits others matter too."""
 
     tensor_parallel_size: Positive = 1
     enforce_eager: bool | Literal["auto"] = "auto"  # auto: eager on a CPU, compiled on a GPU
