@@ -19,7 +19,7 @@ from harness.data.catalog import DATASETS, MMLU_SUBJECTS
 from harness.data.download import cache_folder, fetch_one
 from harness.data.files import read_json, read_json_lines, sha256_of
 from harness.data.mmlu import read_mmlu
-from harness.types import GatedevalError
+from harness.types import GatedevalError, first_line
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DataFolder:
             try:
                 located = fetch_one(name), "download"
             except (OSError, ValueError, ImportError) as error:
-                why = f" (download failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
+                why = f" (download failed: {type(error).__name__}: {first_line(error)})"
         if located is None:
             raise GatedevalError(self._absent(name) + why)
         path, source = located

@@ -12,28 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-
-def changed(source: Path, target: Path, **config: Any) -> Path:
-    """A copy with entries of config.json replaced; None removes an entry."""
-    shutil.copytree(source, target)
-    facts = json.loads((target / "config.json").read_text())
-    for key, value in config.items():
-        facts.pop(key, None)
-        if value is not None:
-            facts[key] = value
-    (target / "config.json").write_text(json.dumps(facts))
-    return target
+from tests.support.engines import altered
 
 
-def _tensors(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+def with_tensors(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """Change the tensors of a checkpoint in place."""
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
-    save_file(
-        {k: v.contiguous() for k, v in tensors.items()}, directory / "model.safetensors", metadata={"format": "pt"}
-    )
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 
@@ -44,7 +33,7 @@ def without(source: Path, target: Path, *names: str) -> Path:
         for name in names:
             del tensors[name]
 
-    return _tensors(changed(source, target), drop)
+    return with_tensors(altered(source, target), drop)
 
 
 def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) -> Path:
@@ -55,7 +44,7 @@ def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) ->
     import torch
     from safetensors.torch import load_file, save_file
 
-    changed(source, target)
+    altered(source, target)
     tensors = load_file(target / "model.safetensors")
     (target / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -73,7 +62,7 @@ def sharded(source: Path, target: Path, stale: str, *, in_index: bool = True) ->
 
 def tied_but_different(source: Path, target: Path) -> Path:
     """config.json says that the embeddings are tied; the file has an output matrix of its own with other values."""
-    return changed(source, target, tie_word_embeddings=True)
+    return altered(source, target, tie_word_embeddings=True)
 
 
 def wrapped(source: Path, target: Path) -> Path:
@@ -90,22 +79,22 @@ def declared_yarn(source: Path, target: Path, factor: float, original: int) -> P
     rope = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": factor, "original_max_position_embeddings": original,
     }  # fmt: skip
-    return changed(source, target, rope_parameters=rope, max_position_embeddings=original)
+    return altered(source, target, rope_parameters=rope, max_position_embeddings=original)
 
 
 def quantised(source: Path, target: Path, method: str = "gptq") -> Path:
     """A checkpoint that declares a quantisation."""
-    return changed(source, target, quantization_config={"quant_method": method, "bits": 4, "group_size": 32})
+    return altered(source, target, quantization_config={"quant_method": method, "bits": 4, "group_size": 32})
 
 
 def unknown_type(source: Path, target: Path) -> Path:
     """A model type and architecture that no library knows."""
-    return changed(source, target, model_type="telegraph", architectures=["TelegraphForCausalLM"])
+    return altered(source, target, model_type="telegraph", architectures=["TelegraphForCausalLM"])
 
 
 def vocabulary_too_large(source: Path, target: Path) -> Path:
     """The tokenizer has one entry more than the embedding has rows."""
-    changed(source, target)
+    altered(source, target)
     rows = json.loads((target / "config.json").read_text())["vocab_size"]
     tokenizer = json.loads((target / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -118,7 +107,7 @@ def vocabulary_too_large(source: Path, target: Path) -> Path:
 
 def without_tokenizer(source: Path, target: Path) -> Path:
     """No tokenizer file at all."""
-    changed(source, target)
+    altered(source, target)
     for file in target.glob("tokenizer*"):
         file.unlink()
     return target
@@ -130,7 +119,7 @@ def not_a_number(source: Path, target: Path) -> Path:
     def poison(tensors: dict[str, Any]) -> None:
         tensors["model.layers.0.self_attn.o_proj.weight"][0, 0] = float("nan")
 
-    return _tensors(changed(source, target), poison)
+    return with_tensors(altered(source, target), poison)
 
 
 def zeroed(source: Path, target: Path) -> Path:
@@ -141,4 +130,4 @@ def zeroed(source: Path, target: Path) -> Path:
             if name in ("lm_head.weight", "model.norm.weight"):
                 tensors[name].zero_()
 
-    return _tensors(changed(source, target), zero)
+    return with_tensors(altered(source, target), zero)

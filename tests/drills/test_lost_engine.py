@@ -10,7 +10,6 @@ import pytest
 
 from harness.config import ContextSetting, Model, from_dict
 from harness.engine.requests import Completion, EngineError, Prompt, Question
-from harness.models.tiny import make_tiny
 from harness.run.plan import Plan, build
 from harness.run.progress import Progress
 from harness.run.runner import run
@@ -55,13 +54,6 @@ class FakeEngine:
 
     def close(self) -> None:
         self.closed = True
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tiny")
-    make_tiny(root)
-    return root
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from harness.models.checkpoint import Checkpoint, inspect
 from harness.run.plan import build
 from harness.types import GatedevalError
 from tests.checkpoints import families, odd
+from tests.support.engines import altered
 
 
 def _tokenizer(directory: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_wrapper_reads_its_language_model_and_an_unknown_length_is_unknown(
 
     directory = odd.wrapped(sound("llama"), tmp_path / "m")
     assert inspect(directory).max_position_embeddings == 256
-    without = odd.changed(sound("llama"), tmp_path / "n", max_position_embeddings=None)
+    without = altered(sound("llama"), tmp_path / "n", max_position_embeddings=None)
     assert "unknown" in describe(Model(label="n", path=str(without)))
     with pytest.raises(GatedevalError, match="max_position_embeddings"):
         build(
@@ -146,7 +147,7 @@ def test_yarn_on_a_wrapper_is_refused(sound: Callable[[str], Path], tmp_path: Pa
 
 
 def test_a_base_that_the_file_does_not_name_is_not_guessed(sound: Callable[[str], Path], tmp_path: Path) -> None:
-    directory = odd.changed(sound("llama"), tmp_path / "m", rope_parameters=None, rope_theta=None)
+    directory = altered(sound("llama"), tmp_path / "m", rope_parameters=None, rope_theta=None)
     checkpoint = inspect(directory)
     yarn = Yarn(factor=4, original_max_position_embeddings=256)
     with pytest.raises(GatedevalError, match="names no rope_theta"):
