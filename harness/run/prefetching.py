@@ -29,7 +29,7 @@ from harness.run.producing import Assignment, CellFailed, CellFinished, Event, p
 AHEAD = 4_000_000
 """Prompt tokens that the parent holds at most, 4 bytes each. The child holds one window of `harness.run.order` more."""
 _ROOT = str(Path(__file__).resolve().parents[2])  # the child must find this `harness`, whatever else is on the path
-_COMMAND = "import sys; sys.path[:] = {path!r}; from harness.run.producer import main; main()"
+_COMMAND = "import sys; sys.path[:] = {path!r}; from harness.run.producer import main; main({incoming}, {outgoing})"
 
 
 class ProducerError(RuntimeError):
@@ -204,13 +204,15 @@ def _tokens(message: Any) -> int:
     return message.prompt_tokens if isinstance(message, SampleRequest) else 0
 
 
-def _start(stdin: int, stdout: int) -> subprocess.Popen[bytes]:
-    """Start a producer that reads and writes these file descriptors."""
-    command = [sys.executable, "-c", _COMMAND.format(path=[_ROOT, *sys.path])]
+def _start(incoming: int, outgoing: int) -> subprocess.Popen[bytes]:
+    """Start a producer that reads and writes these file descriptors. What a library prints in it goes to stderr."""
+    command = [
+        sys.executable, "-c", _COMMAND.format(path=[_ROOT, *sys.path], incoming=incoming, outgoing=outgoing)
+    ]  # fmt: skip
     env = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", **os.environ}  # leave the cores to the engine
     # SIGINT stays blocked in the child from its start on: a terminal's Ctrl-C reaches it too, but we stop it ourselves.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return subprocess.Popen(command, stdin=stdin, stdout=stdout, env=env)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(incoming, outgoing), env=env)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -43,11 +43,13 @@ class CellNotPicklable:
     cell: Cell
 
 
-def main() -> None:
-    """Produce every assignment that comes in on stdin. Exits when stdin is closed, so also when the parent dies."""
-    incoming = Connection(os.dup(0), writable=False)
-    outgoing = Connection(os.dup(1), readable=False)
-    os.dup2(2, 1)  # what a library prints goes to stderr, not between the messages
+def main(input_descriptor: int, output_descriptor: int) -> None:
+    """Produce every assignment that comes in. Exits when the input is closed, so also when the parent dies.
+
+    The messages have file descriptors of their own, so that nothing that a library prints can get between them.
+    """
+    incoming = Connection(input_descriptor, writable=False)
+    outgoing = Connection(output_descriptor, readable=False)
     received: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(incoming, received), daemon=True).start()
     plan = received.get()

@@ -265,6 +265,17 @@ def test_the_process_yields_the_same_events_and_ends_with_the_prefetcher(tiny: P
     assert not alive(pid)
 
 
+def test_a_library_that_prints_at_its_import_does_not_disturb_the_messages(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os; print('hello'); os.write(1, b'more' * 9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    made = plan(tiny, NEEDLES)
+    with Prefetcher(made) as prefetcher:
+        events = [comparable(e) for e in prefetcher.events(all_cells(made))]
+    assert events == [comparable(e) for e in produce(made, all_cells(made))]
+
+
 def test_a_killed_process_fails_its_cell_and_another_produces_the_rest(tiny: Path) -> None:
     made = plan(tiny, NEEDLES)
     with Prefetcher(made, ahead=1) as prefetcher:
