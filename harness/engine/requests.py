@@ -106,6 +106,7 @@ class SampleRequest:
     references: list[str] = field(default_factory=list)
     score: Callable[[Answer, str], dict[str, float]] = no_score  # (answer, text to score) -> metric -> 0..1; picklable
     extra: dict[str, Any] = field(default_factory=dict)  # stored with the sample
+    counted_tokens: int | None = None  # of the prompt, by a generator that filled a length; None: nobody counted
 
     cell: Cell | None = None
     request: Prompt | Question | None = None  # the token ids that are sent

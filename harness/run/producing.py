@@ -102,6 +102,11 @@ def _encoded(
     answered = assignment.answered.get(cell, {})
     for sample in requests:
         request = encoder.encode(sample)
+        if sample.counted_tokens is not None and sample.counted_tokens != prompt_tokens(request):
+            raise GatedevalError(
+                f"{sample.label}: its generator counted {sample.counted_tokens} prompt tokens, and"
+                f" {prompt_tokens(request)} would be sent: the prompt was changed on its way; report this tokenizer"
+            )
         hash, prompt_hash = encoder.hashes(request, assignment.fingerprint)
         hashes[sample.id] = hash
         if hash in answered.get(sample.id, ()):

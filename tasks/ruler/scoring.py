@@ -60,9 +60,9 @@ def parse_references(value: Any, where: str) -> list[str]:
     Anything that cannot be read without guessing is refused: a list misread is a wrong score.
     """
     if isinstance(value, list | tuple):
-        if value and all(isinstance(v, str | int) for v in value):
-            return [str(v) for v in value]
-        raise GatedevalError(f"{where}: references must be a list of strings, got {value!r:.120}")
+        if value and all(isinstance(v, str | int) and str(v).strip() for v in value):
+            return [str(v) for v in value]  # an empty reference would be contained in every prediction
+        raise GatedevalError(f"{where}: references must be a list of strings that are not empty, got {value!r:.120}")
     text = str(value).strip()
     try:
         parsed = json.loads(text)
@@ -71,7 +71,7 @@ def parse_references(value: Any, where: str) -> list[str]:
     if isinstance(parsed, list):
         return parse_references(parsed, where)
     if text.startswith(("[", "array(")):
-        return _parse_printed(text, where)
+        return parse_references(_parse_printed(text, where), where)
     if not text or re.search(r"[,;|\n\t]", text):
         raise GatedevalError(
             f"{where}: cannot tell where one reference ends in {text!r:.120}; write them as a JSON list"
@@ -108,7 +108,8 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
     `task` is for files without a task column; else the file's name is tried.
     """
     names = path.name.removesuffix(".gz")
-    rows = _csv_rows(path) if names.endswith(".csv") else _json_rows(path)
+    rows_are_json = not names.endswith(".csv")  # a CSV field can only be text; a JSON value says what it is
+    rows = _json_rows(path) if rows_are_json else _csv_rows(path)
     fallback = task or names.split(".")[0]
     for number, row in rows:
         where = f"{path}, line {number}"
@@ -117,6 +118,9 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
         for key in ("references", "prediction"):
             if picked[key] is None or picked[key] != picked[key]:  # absent, null or NaN
                 raise GatedevalError(f"{where}: no {key}; expected one of the columns {', '.join(_COLUMNS[key])}")
+        written = picked["references"]
+        if rows_are_json and isinstance(written, str) and not written.strip().startswith(("[", "array(")):
+            raise GatedevalError(f"{where}: references must be a list of strings, got the string {written!r:.120}")
         text = picked["prediction"]
         if isinstance(text, list) and len(text) == 1:
             text = text[0]

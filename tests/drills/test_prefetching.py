@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +276,23 @@ def test_a_library_that_prints_at_its_import_does_not_disturb_the_messages(
     with Prefetcher(made) as prefetcher:
         events = [comparable(e) for e in prefetcher.events(all_cells(made))]
     assert events == [comparable(e) for e in produce(made, all_cells(made))]
+
+
+def test_a_prompt_that_is_not_what_its_generator_counted_fails_its_cell(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plan(tiny, NEEDLES)
+    encode = Encoder.encode
+
+    def loses_a_token(encoder: Encoder, sample: SampleRequest) -> Any:
+        request = encode(encoder, sample)
+        assert isinstance(request, Prompt)
+        return replace(request, ids=request.ids[1:])
+
+    monkeypatch.setattr(Encoder, "encode", loses_a_token)
+    failed = [e for e in produce(made, all_cells(made)) if isinstance(e, CellFailed)]
+    assert len(failed) == len(made.cells)
+    assert re.search(r"counted \d+ prompt tokens, and \d+ would be sent", failed[0].error)
 
 
 def test_a_killed_process_fails_its_cell_and_another_produces_the_rest(tiny: Path) -> None:

@@ -99,3 +99,24 @@ def test_prediction_files(tmp_path: Path) -> None:
     all_empty = tmp_path / "cwe.csv"
     all_empty.write_text('references,prediction\n"[""a""]",\n')
     assert average(score_predictions(read_predictions(all_empty))) is None
+
+
+@pytest.mark.parametrize(
+    ("references", "message"),
+    [
+        ('"abc"', "references must be a list of strings, got the string 'abc'"),
+        ('[""]', "references must be a list of strings that are not empty"),
+        ('["a", " "]', "references must be a list of strings that are not empty"),
+        ("[]", "references must be a list of strings"),
+    ],
+)
+def test_references_that_would_score_anything_are_refused_with_their_line(
+    tmp_path: Path, references: str, message: str
+) -> None:
+    file = tmp_path / "vt.jsonl"
+    file.write_text(
+        f'{{"references": ["x"], "prediction": "x"}}\n{{"references": {references}, "prediction": "abc"}}\n'
+    )
+    with pytest.raises(GatedevalError, match="line 2") as raised:
+        list(read_predictions(file))
+    assert message in str(raised.value)
