@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -122,11 +123,16 @@ def runs(root: Path) -> None:
 @click.argument("first", type=PATH)
 @click.argument("second", type=PATH)
 @click.argument("target", type=PATH)
-def merge(first: Path, second: Path, target: Path) -> None:
+@click.option(
+    "--prefer",
+    type=click.Choice(["first", "second"]),
+    help="Whose answers to take where both runs have different answers of one model to the same samples.",
+)
+def merge(first: Path, second: Path, target: Path, prefer: Any) -> None:
     """Join FIRST and SECOND, runs of the same benchmark on other models, into TARGET; refuses unequal samples."""
     from harness.store import merge as join
 
-    print(join(first, second, target))
+    print(join(first, second, target, prefer=prefer))
 
 
 @click.command()

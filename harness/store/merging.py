@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.store.manifest import MANIFEST
 from harness.store.run import Store
@@ -12,26 +12,34 @@ from harness.store.scores import pair
 from harness.types import Cell, GatedevalError
 
 
-def merge(a: Path | str, b: Path | str, out: Path | str) -> Path:
+def merge(a: Path | str, b: Path | str, out: Path | str, *, prefer: Literal["first", "second"] | None = None) -> Path:
     """Join two runs of the same benchmark (other models, another machine) into a new run at `out`.
 
     Wherever both ran a benchmark's task at a length, common samples must have the same prompt; else nothing is written.
-    A model label in both must be the same weights; a context label the same setting. Raises GatedevalError otherwise,
-    and where the runs have no task in common.
+    A model label in both must be the same weights; a context label the same setting. `prefer`: whose answers are taken
+    where both runs have an answer to the same sample of the same model and the two differ.
+
+    Raises:
+        GatedevalError: one of these does not hold, answers differ and `prefer` is None, the two are one run, or they
+            have no task in common.
     """
     left, right, out = Store.read(Path(a)), Store.read(Path(b)), Path(out)
+    if left.path.resolve() == right.path.resolve():
+        raise GatedevalError(f"{left.path} cannot be merged with itself; name two runs")
     if (out / MANIFEST).exists():
         raise GatedevalError(f"there is a run at {out} already; give another name")
     _same_labels(left, right)
     _same_prompts(left, right)
+    if prefer is None:
+        _same_answers(left, right)
     cells: dict[Cell, int | None] = dict(left.cells)
     for cell, planned in right.cells.items():
         cells[cell] = planned if cell not in cells else _larger(cells[cell], planned)
     with Store.open(out, _merged_manifest(left, right), cells=cells) as store:
         for cell in cells:
             written: set[str] = set()
-            for run in (left, right):
-                for sample in run.samples(cell) if cell in run.cells else ():
+            for run in (right, left) if prefer == "second" else (left, right):
+                for sample in run.samples(cell) if cell in run.cells else ():  # the first answer of an id is kept
                     if sample.id not in written:
                         written.add(sample.id)
                         store.append(cell, sample)
@@ -90,6 +98,20 @@ def _same_prompts(left: Store, right: Store) -> None:
             )
     if not common:
         raise GatedevalError(f"{left.path} and {right.path} have no sample in common: there is nothing to compare")
+
+
+def _same_answers(left: Store, right: Store) -> None:
+    """A model's answers to a sample must be equal in both runs: else the joined run would have the scores of neither."""
+    for cell in left.cells.keys() & right.cells.keys():
+        answers = {sample.id: sample for sample in left.samples(cell)}
+        both = [(answers[sample.id], sample) for sample in right.samples(cell) if sample.id in answers]
+        differing = [y.id for x, y in both if (x.response, x.scores) != (y.response, y.scores)]
+        if differing:
+            raise GatedevalError(
+                f"{left.path} and {right.path} have different answers of {cell.model} to the same samples: {cell.task},"
+                f" {len(differing)} of {len(both)}, the first is {differing[0]!r} (other engine options, or another"
+                " machine?); choose one run's answers with --prefer first or --prefer second"
+            )
 
 
 def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from harness.data.folder import DataFolder
+from harness.types import GatedevalError
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -85,6 +86,8 @@ def score(file: Path, task: str | None, style: str) -> None:
     from tasks.ruler.protocol import TASKS
 
     scores = scoring.score_predictions(scoring.read_predictions(file, task))
+    if not scores:
+        raise GatedevalError(f"{file}: has no prediction to score")
     mean = scoring.average(scores)
     if style == "json":
         rows = {s.task: {"samples": s.samples, "score": round(s.score, 2), "empty": s.empty} for s in scores}

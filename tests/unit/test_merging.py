@@ -96,6 +96,28 @@ def test_two_halves_of_one_run_join(tmp_path: Path) -> None:
     assert Store.read(merged).manifest["state"] == "complete"
 
 
+def test_a_run_is_not_merged_with_itself(tmp_path: Path) -> None:
+    run = one(tmp_path / "a", "baseline")
+    with pytest.raises(GatedevalError, match="cannot be merged with itself"):
+        merge(run, tmp_path / "a" / ".." / "a", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_that_contradict_each_other_are_refused_unless_one_wins(tmp_path: Path) -> None:
+    """The same model and samples, other answers: joined without a word, the run would have the scores of neither."""
+    settings = config(models=("baseline",), lengths=LENGTHS)
+    runs = [
+        write_run(tmp_path / name, settings, **facts("baseline"), skill=lambda c, skill=skill: skill)
+        for name, skill in (("a", 0.9), ("b", 0.1))
+    ]
+    with pytest.raises(GatedevalError, match=r"different answers of baseline to the same samples.*--prefer first"):
+        merge(*runs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    for run, prefer in zip(runs, ("first", "second"), strict=True):
+        joined = merge(*runs, tmp_path / prefer, prefer=prefer)  # type: ignore[arg-type]
+        assert export_run(joined, "tasks", "csv") == export_run(run, "tasks", "csv")
+
+
 def test_merging_over_a_run_is_refused(tmp_path: Path) -> None:
     a, b = one(tmp_path / "a", "baseline"), one(tmp_path / "b", "gated")
     with pytest.raises(GatedevalError, match="already"):
