@@ -98,6 +98,8 @@ class Engine:
         if limit < self.max_model_len:
             raise EngineError(f"the engine takes {limit} tokens, {self.max_model_len} were planned")
         facts = dict(ranks[0], max_model_len=limit, ranks=len(ranks))
+        # counted in the files: vLLM's CPU backend repacks linear weights, which are then no parameters of the model
+        facts["parameters"] = self.checkpoint.parameters
         if rope := self.checkpoint.rope_under(setting):
             # vLLM computed its table from the overrides. If it ignored a setting, its table differs from ours.
             facts["rope_deviation"] = max(self.rpc("gatedeval_check_rope", rope.to_plain(), self.max_model_len))

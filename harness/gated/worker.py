@@ -18,7 +18,7 @@ class WorkerExtension:
     """Methods that `Engine.rpc` calls in all ranks. Arguments and results are plain data."""
 
     def gatedeval_facts(self) -> dict[str, Any]:
-        """The model in this rank: class, module, gates, parameter count, dtype, device, shapes of its rotary tables."""
+        """The model in this rank: class, module, gates, dtype, device, shapes of its rotary tables."""
         from harness.gated.attention import GatedAttention
 
         model = self._gatedeval_model()
@@ -27,7 +27,6 @@ class WorkerExtension:
             "model_class": type(model).__name__,
             "model_module": type(model).__module__,
             "gates": sorted({str(m.layout.gate) for m in model.modules() if isinstance(m, GatedAttention)}),
-            "parameters": sum(p.numel() for p in parameters),
             "dtype": str(parameters[0].dtype).removeprefix("torch."),
             "device": str(parameters[0].device),
             "rope_tables": [list(m.cos_sin_cache.shape) for m in self._gatedeval_ropes()],  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ def _same_prompts(left: Store, right: Store) -> None:
 
 
 def _same_answers(left: Store, right: Store) -> None:
-    """A model's answers to a sample must be equal in both runs: else the joined run would have the scores of neither."""
+    """A model's answers to a sample must be equal in both runs: else the joined run has the scores of neither."""
     for cell in left.cells.keys() & right.cells.keys():
         answers = {sample.id: sample for sample in left.samples(cell)}
         both = [(answers[sample.id], sample) for sample in right.samples(cell) if sample.id in answers]

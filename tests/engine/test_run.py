@@ -141,6 +141,7 @@ def test_the_manifest_records_models_and_engines(folder: Path, finished: subproc
     assert gate["gate"] == "headwise"
     assert gate["engine"]["model_class"] == "GatedQwen3ForCausalLM"
     assert gate["engine"]["max_model_len"] >= 2048
+    assert gate["engine"]["parameters"] == gate["parameters"], "all stored weights, linear layers included"
     sent = sum(line["prompt_tokens"] for line in lines(folder))
     assert 0 <= gate["engine"]["cached_tokens"] < gate["engine"]["prompt_tokens"] <= sent
     assert manifest["models"]["base line"]["fingerprint"] != gate["fingerprint"]
