@@ -12,6 +12,7 @@ from harness.config import Model
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path
 from harness.models.tokenizer import load_tokenizer
+from harness.rope import context
 from harness.types import GatedevalError
 
 
@@ -33,6 +34,10 @@ def admit(model: Model) -> Admitted:
     directory = resolve(model)
     checkpoint = inspect(directory)
     _check_known_to_vllm(checkpoint)
+    try:
+        context.check_readable(checkpoint.config)
+    except GatedevalError as error:
+        raise GatedevalError(f"{directory}: {error}") from error
     tokenizer_dir = tokenizer_path(model, directory)
     _check_vocabulary(checkpoint, tokenizer_dir)
     return Admitted(checkpoint, tokenizer_dir)

@@ -87,7 +87,8 @@ class Checkpoint:
     @property
     def rope(self) -> dict[str, Any]:
         """The config's rotary parameters (`rope_parameters`, formerly `rope_scaling`), rope_theta included."""
-        rope = dict(self.config.get("rope_parameters") or self.config.get("rope_scaling") or {})
+        declared = self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
+        rope = dict(declared) if isinstance(declared, Mapping) else {"rope_scaling": declared}
         if "rope_theta" not in rope and "rope_theta" in self.config:
             rope["rope_theta"] = self.config["rope_theta"]
         return rope

@@ -98,7 +98,7 @@ def _safetensors_header(file: Path) -> dict[str, Tensor]:
             name: Tensor(shape=tuple(entry["shape"]), dtype=_DTYPES.get(entry["dtype"], entry["dtype"]))
             for name, entry in header.items()
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise GatedevalError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
 
 

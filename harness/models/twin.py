@@ -53,8 +53,8 @@ def make_twin(source: Path, target: Path, gate: Gate) -> None:
         GatedevalError: `target` is not empty, `source` already has a gate, or its family has no twin.
     """
     config, tensors = _load(source)
-    if target.exists() and any(target.iterdir()):
-        raise GatedevalError(f"{target} is not empty; give a new directory")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise GatedevalError(f"{target} is a file, or not empty; give a new directory")
     config |= gate_flags(gate)
     layout = Layout.from_config(config)
     out = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.models.checkpoint import inspect
+from harness.types import GatedevalError
 
 
 def write_checkpoint(target: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
@@ -18,7 +19,10 @@ def write_checkpoint(target: Path, config: Mapping[str, Any], tensors: Mapping[s
     """
     from safetensors.torch import save_file
 
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GatedevalError(f"{target}: this folder cannot be made ({error.strerror}); give another one") from error
     save_file({k: v.contiguous() for k, v in tensors.items()}, target / "model.safetensors", metadata={"format": "pt"})
     (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     inspect(target)

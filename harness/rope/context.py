@@ -82,6 +82,11 @@ def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
     return _names_theta(checkpoint_config) and not _is_nested(own)
 
 
+def check_readable(checkpoint_config: Mapping[str, Any]) -> None:
+    """Raise GatedevalError if config.json has no positions, or rope parameters that are no numbers."""
+    _read(checkpoint_config)
+
+
 def check_theta_is_named(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> None:
     """Raise GatedevalError if a setting needs the checkpoint's rope_theta and config.json does not name it."""
     if not _names_theta(checkpoint_config):
@@ -171,6 +176,9 @@ def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | No
             f"config.json: rope_parameters have the layer types {', '.join(map(repr, declared))}; gatedeval knows only "
             f"{FULL!r} beside others"
         )
+    for key, value in (("rope_theta", config.get("rope_theta")), *(declared or {}).items()):
+        if isinstance(value, str) and key not in ("rope_type", "type"):
+            raise GatedevalError(f"config.json: {key} is {value!r}, not a number; correct the checkpoint")
     theta = (declared or {}).get("rope_theta") or config.get("rope_theta") or DEFAULT_ROPE_THETA
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or positions <= 0:

@@ -15,6 +15,7 @@ from harness.engine.start import running_dtype
 from harness.models.admission import admit
 from harness.models.bpe import save_tokenizer, train_bpe
 from harness.models.checkpoint import Checkpoint, inspect
+from harness.models.tiny import make_tiny
 from harness.run.plan import build
 from harness.types import GatedevalError
 from tests.checkpoints import families, odd
@@ -181,3 +182,33 @@ def test_the_hash_has_the_encoding_that_is_applied(sound: Callable[[str], Path])
     assert hash_under(checkpoint, native) != hash_under(checkpoint, yarn)
     assert hash_under(checkpoint, native, "auto") == hash_under(checkpoint, native, "float32")
     assert hash_under(checkpoint, native, "auto") != hash_under(checkpoint, native, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rope_parameters": None, "rope_theta": "big"}, "rope_theta is 'big', not a number"),
+        ({"rope_parameters": None, "rope_scaling": "yarn"}, "rope_scaling is 'yarn', not a mapping"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": "x"}}, "factor is 'x', not a number"),
+    ],
+)
+def test_a_config_with_a_word_for_a_number_is_refused(
+    sound: Callable[[str], Path], tmp_path: Path, config: dict[str, object], message: str
+) -> None:
+    checkpoint = inspect(altered(sound("llama"), tmp_path / "m", **config))
+    assert checkpoint.rope
+    with pytest.raises(GatedevalError, match=message):
+        checkpoint.overrides_under(ContextSetting(label="n"))
+
+
+def test_a_folder_in_place_of_the_weights_and_a_file_in_place_of_a_folder(
+    sound: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory = altered(sound("llama"), tmp_path / "m")
+    (directory / "model.safetensors").unlink()
+    (directory / "model.safetensors").mkdir()
+    with pytest.raises(GatedevalError, match="not a whole safetensors file"):
+        inspect(directory)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(GatedevalError, match="cannot be made"):
+        make_tiny(tmp_path / "file")
