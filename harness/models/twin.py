@@ -54,7 +54,7 @@ def make_twin(source: Path, target: Path, gate: Gate) -> None:
     """
     config, tensors = _load(source)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise GatedevalError(f"{target} is a file, or not empty; give a new directory")
+        raise GatedevalError(f"{target} is not empty; give a new directory")
     config |= gate_flags(gate)
     layout = Layout.from_config(config)
     out = {
