@@ -93,6 +93,33 @@ class WorkerExtension:
             return min(deviations)
         raise first or ValueError("the model has no rotary table that can be read back")
 
+    def gatedeval_probe_start(self, plan: dict[str, Any]) -> None:
+        """Measure the next text that passes through this rank. `plan`: `harness.probe.plan.ProbePlan.to_plain()`.
+
+        Raises:
+            ValueError: the model has attention that cannot be measured, or an earlier probe was not finished.
+        """
+        from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+
+        from harness.probe.plan import ProbePlan
+        from harness.probe.recorder import Recorder
+
+        if getattr(self, "_gatedeval_recorder", None) is not None:
+            raise ValueError("a probe is already running in this engine")
+        recorder = Recorder(
+            self._gatedeval_model(),
+            ProbePlan.from_plain(plan),
+            get_tensor_model_parallel_rank(),
+            get_tensor_model_parallel_world_size(),
+        )
+        recorder.attach()
+        self._gatedeval_recorder: Any = recorder
+
+    def gatedeval_probe_finish(self) -> dict[str, Any]:
+        """End the probe; what this rank measured (`Recorder.finish`). Raises ValueError where it is not complete."""
+        recorder, self._gatedeval_recorder = self._gatedeval_recorder, None
+        return recorder.finish()  # type: ignore[no-any-return]
+
     def _gatedeval_model(self) -> nn.Module:
         return self.model_runner.get_model()  # type: ignore[attr-defined]
 

@@ -1,0 +1,32 @@
+"""Probe one text in a live engine: what attention, gates and activations do while the text passes through."""
+
+from __future__ import annotations
+
+from harness.engine.engine import Engine
+from harness.engine.requests import EngineError, Prompt
+from harness.probe.plan import ProbePlan
+from harness.probe.results import ProbeResult, combine
+from harness.types import GatedevalError
+
+
+def probe(engine: Engine, plan: ProbePlan) -> ProbeResult:
+    """Send `plan`'s text through `engine` and measure it in every rank. The context setting in force applies.
+
+    The engine must have been started with `enforce_eager`, and nothing else may run in it. The prefix cache is emptied
+    before, because cached tokens do not pass through the model.
+
+    Raises:
+        GatedevalError: the text does not fit the context setting, or the engine is compiled.
+        EngineError: the model cannot be measured, or a measured number is not finite.
+    """
+    if not engine.arguments["enforce_eager"]:
+        raise GatedevalError("a probe needs an engine that runs eagerly: set engine.enforce_eager: true")
+    engine.vllm.reset_prefix_cache()
+    try:
+        engine.rpc("gatedeval_probe_start", plan.to_plain())
+        list(engine.generate([Prompt("probe", plan.ids, max_tokens=1)]))
+        return combine(plan, engine.rpc("gatedeval_probe_finish"))
+    except GatedevalError:
+        raise
+    except Exception as error:
+        raise EngineError(f"{engine.checkpoint.path} cannot be probed: {error}") from error
