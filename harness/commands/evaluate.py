@@ -40,7 +40,7 @@ def run(
     CONFIG is a YAML file. If there is no such file, configs/NAME.yaml means the config NAME that comes with gatedeval.
     """
     with stdout_is_data() as out:
-        loaded = _load(config, overrides, data)
+        loaded = load_config(config, overrides, data)
         state = print_run(loaded, output or loaded.results / loaded.name, quiet, out, fmt)
     if state != "complete":
         sys.exit(1)
@@ -53,7 +53,7 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
     from harness.run.plan import build
     from harness.run.plan_text import render
 
-    built = build(_load(config, overrides, data))
+    built = build(load_config(config, overrides, data))
     print(render(built))
     built.check()
 
@@ -131,7 +131,7 @@ def sweep(
         sys.exit(1)
 
 
-def _load(path: Path, overrides: tuple[str, ...], data: Path | None) -> Config:
+def load_config(path: Path, overrides: tuple[str, ...], data: Path | None) -> Config:
     """The config at `path`; where there is none, the packaged one of that name (`configs/NAME.yaml`)."""
     from harness.config import load
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from harness import __version__
-from harness.commands import checkpoints, demo, evaluate, results, ruler
+from harness.commands import checkpoints, demo, evaluate, probing, results, ruler
 from harness.types import GatedevalError
 
 
@@ -60,7 +60,7 @@ def cli() -> None:
 
 for command in (
     demo.demo,
-    evaluate.run, evaluate.plan, evaluate.sweep,
+    evaluate.run, evaluate.plan, evaluate.sweep, probing.probe,
     checkpoints.check, checkpoints.twin, checkpoints.make_tiny,
     results.table, results.figures, results.compare, results.report,
     results.runs, results.merge, results.rebuild, results.import_,

@@ -52,6 +52,10 @@ def to_dict(config: Config) -> dict[str, Any]:
     """The resolved config as JSON-able data in the file's own form: `from_dict(to_dict(c)) == c`."""
     data = config.model_dump(mode="json")
     data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry: none
+    if not config.benchmarks:  # a config of probes alone
+        del data["benchmarks"]
+    if config.probe is None:
+        del data["probe"]
     return data
 
 
@@ -101,6 +105,8 @@ def _top_level(s: Source) -> Config | None:
     for key, cls in blank.items():
         if isinstance(values.get(key), list):
             values[key] = [cls.model_construct() for _ in values[key]]
+    if values.get("probe") is not None and "benchmarks" not in values:
+        values["benchmarks"] = [BenchmarkEntry.model_construct()]  # probes need no benchmark
     if isinstance(values.get("engine", {}), dict | None):
         values["engine"] = EngineOptions()
     return validate(s, Config, values, ())

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, OneOrMore, Positive, Text, Whole
+from harness.config.probing import ProbeOptions
 
 
 def stretched_length(factor: float, original: float) -> int:
@@ -157,6 +158,7 @@ class Config(Entry):
     chat_template: bool = False
     thinking: bool = False
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
+    probe: ProbeOptions | None = None
 
     def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:
         """The context settings that a model is run under: its own list, or all of them."""

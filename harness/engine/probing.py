@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from harness.engine.engine import Engine
 from harness.engine.requests import EngineError, Prompt
 from harness.probe.plan import ProbePlan
@@ -26,7 +28,9 @@ def probe(engine: Engine, plan: ProbePlan) -> ProbeResult:
         engine.rpc("gatedeval_probe_start", plan.to_plain())
         list(engine.generate([Prompt("probe", plan.ids, max_tokens=1)]))
         return combine(plan, engine.rpc("gatedeval_probe_finish"))
-    except GatedevalError:
-        raise
     except Exception as error:
+        with contextlib.suppress(Exception):  # a dead engine has no hooks to remove; the first error is told
+            engine.rpc("gatedeval_probe_cancel")
+        if isinstance(error, GatedevalError):
+            raise
         raise EngineError(f"{engine.checkpoint.path} cannot be probed: {error}") from error

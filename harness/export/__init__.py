@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.store import Store
     from harness.tables import Table
 
-STYLES = ("table5", "tasks", "delta", "samples", "lm_eval")
+STYLES = ("table5", "tasks", "delta", "samples", "lm_eval", "probe")
 FORMATS = ("md", "latex", "csv", "json", "html")
 
 
@@ -57,6 +57,7 @@ def export_run(
     from harness.export.lm_eval import lm_eval_results
     from harness.store import Store
     from harness.tables import delta_table, table5, tasks_table
+    from harness.tables.probe import probe_table
     from harness.tables.reference import load_reference
 
     _check("style", style, STYLES)
@@ -76,6 +77,8 @@ def export_run(
         table = table5(store, allow_partial=allow_partial, baseline=baseline, reference=published, intervals=intervals)
     elif style == "tasks":
         table = tasks_table(store)
+    elif style == "probe":
+        table = probe_table(store)
     else:
         table = delta_table(store, baseline, candidate)
     if fmt == "csv":

@@ -115,10 +115,17 @@ class WorkerExtension:
         recorder.attach()
         self._gatedeval_recorder: Any = recorder
 
+    def gatedeval_probe_cancel(self) -> None:
+        """Remove the hooks of a probe that failed. Does nothing where no probe is running."""
+        recorder, self._gatedeval_recorder = getattr(self, "_gatedeval_recorder", None), None
+        if recorder is not None:
+            recorder.detach()
+
     def gatedeval_probe_finish(self) -> dict[str, Any]:
         """End the probe; what this rank measured (`Recorder.finish`). Raises ValueError where it is not complete."""
         recorder, self._gatedeval_recorder = self._gatedeval_recorder, None
-        return recorder.finish()  # type: ignore[no-any-return]
+        measured: dict[str, Any] = recorder.finish()
+        return measured
 
     def _gatedeval_model(self) -> nn.Module:
         return self.model_runner.get_model()  # type: ignore[attr-defined]

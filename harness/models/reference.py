@@ -33,13 +33,17 @@ NATIVE = ContextSetting(label="native")
 
 @dataclass
 class Trace:
-    """Attention weights and gates of one forward pass, one entry per layer.
+    """Attention weights, outputs and gates of one forward pass, one entry per layer.
 
-    `attention`: (B, H, T, T) weights, row = query. `gates`: (B, T, H, G) after the sigmoid; no entries without a gate.
+    `attention`: (B, H, T, T) weights, row = query. `outputs`: (B, T, H, D) of scaled dot-product attention, before
+    the gate. `gates`: (B, T, H, G) after the sigmoid; no entries without a gate. `stream`: (B, T, E) residual stream
+    after the layer.
     """
 
     attention: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
     gates: list[Tensor] = field(default_factory=list)
+    stream: list[Tensor] = field(default_factory=list)
 
     def first_token(self) -> Tensor:
         """Mean attention weight on key position 0 over all queries, per layer and head: (layers, H)."""
@@ -110,6 +114,8 @@ class Attention(nn.Module):
             trace.attention.append(weights)
             out = weights @ v_BHTD
         out_BTHD = out.transpose(1, 2)
+        if trace is not None:
+            trace.outputs.append(out_BTHD)
         if at.gate_dim:
             gate_BTHG = torch.sigmoid(gate.reshape(batch, length, at.num_heads, at.gate_dim))
             out_BTHD = out_BTHD * gate_BTHG  # headwise: one value for all D dimensions of the head
@@ -170,6 +176,8 @@ class Decoder(nn.Module):
         x_BTE = self.embed_tokens(ids_BT)
         for layer in self.layers:
             x_BTE = layer(x_BTE, cos_sin_TD, trace)
+            if trace is not None:
+                trace.stream.append(x_BTE)
         return self.norm(x_BTE)
 
 

@@ -1,7 +1,7 @@
 """Attention weights of chosen query rows, row by row exact: their weight on the first token, entropy and distance.
 
-Shapes: R query rows, T keys, H query heads, K key/value heads, D head_dim. Rows are processed in blocks, so that there is
-never a matrix of R x T for all heads at once beyond `BLOCK` numbers.
+Shapes: R query rows, T keys, H query heads, K key/value heads, D head_dim. Rows are processed in blocks, so that
+there is never a matrix of R x T for all heads at once beyond `BLOCK` numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BLOCK = 1 << 23
 class RowMeasures(NamedTuple):
     """Measurements of attention rows, each (R, H) float32.
 
-    `first`: weight on key position 0 ("F-Attn" in the paper's Table 4). `entropy`: -sum p ln p, in nats. `distance`: mean
-    of query position minus key position, in tokens, weighted by attention.
+    `first`: weight on key position 0 ("F-Attn" in the paper's Table 4). `entropy`: -sum p ln p, in nats. `distance`:
+    mean of query position minus key position, in tokens, weighted by attention.
     """
 
     first: Tensor
@@ -32,9 +32,9 @@ def weights(
 ) -> Tensor:
     """softmax(scale q k^T) over the keys that each query may see: (H, R, T) float32.
 
-    `positions_R`: the position of each query row; keys 0..T-1 are at positions 0..T-1. `window`: a sliding window's length
-    in tokens, the query's own position included. `softcap`: scores are softcap tanh(scores / softcap) where it is not 0
-    (Gemma 2).
+    `positions_R`: the position of each query row; keys 0..T-1 are at positions 0..T-1. `window`: a sliding window's
+    length in tokens, the query's own position included. `softcap`: scores are softcap tanh(scores / softcap) where it
+    is not 0 (Gemma 2).
     """
     rows, heads, dim = q_RHD.shape
     keys, groups = k_TKD.shape[0], k_TKD.shape[1]

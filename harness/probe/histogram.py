@@ -1,4 +1,6 @@
-"""The scales of a probe's histograms: gate values, and the absolute values of the attention output on a logarithmic scale."""
+"""The scales of a probe's histograms: gate values, and the absolute values of the attention output on a logarithmic
+scale.
+"""
 
 from __future__ import annotations
 

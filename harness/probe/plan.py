@@ -15,9 +15,9 @@ MAP_LIMIT = 512
 class ProbePlan:
     """What to measure on one text.
 
-    `ids`: the text's token ids. `rows`: the query positions whose attention is computed. `maps`: (layer, head) pairs, both
-    from 0, whose whole attention map is kept; only for texts of at most `MAP_LIMIT` tokens. `perplexity`: whether to compute
-    the log-probability of every token, which costs one output projection for each.
+    `ids`: the text's token ids. `rows`: the query positions whose attention is computed. `maps`: (layer, head) pairs,
+    both from 0, whose whole attention map is kept; only for texts of at most `MAP_LIMIT` tokens. `perplexity`:
+    whether to compute the log-probability of every token, which costs one output projection for each.
     """
 
     ids: tuple[int, ...]

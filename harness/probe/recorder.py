@@ -1,8 +1,8 @@
 """Measure inside a live vLLM model: forward hooks on its attention, its decoder layers, and the model itself.
 
-The hooks run in every tensor-parallel rank, on the rank's own heads, while one text passes through the model in chunks of
-any size. They need eager mode: compiled code does not call them. Memory: the keys of every layer once more (as large as
-half of the text's KV cache), one block of attention rows, one block of logits.
+The hooks run in every tensor-parallel rank, on the rank's own heads, while one text passes through the model in
+chunks of any size. They need eager mode: compiled code does not call them. Memory: the keys of every layer once more
+(as large as half of the text's KV cache), one block of attention rows, one block of logits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness.probe.attention import measure_rows, weights
+from harness.probe.attention import RowMeasures, measure_rows, weights
 from harness.probe.plan import ProbePlan
 from harness.probe.tallies import Gates, Largest, Small
 
@@ -27,7 +27,7 @@ class AttentionLayer:
         self.name, self.module, self.parent = name, module, parent
         self.keys: Tensor | None = None
         self.seen = 0
-        self.rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.rows: list[RowMeasures] = []
         self.queries: list[Tensor] = []  # kept whole only where a map of this layer is asked for
         self.before, self.after, self.gates = Small(), Small(), Gates()
 
@@ -40,12 +40,14 @@ class AttentionLayer:
         if self.keys is None:
             self.keys = torch.empty((len(plan.ids), *k_TKD.shape[1:]), dtype=k_TKD.dtype, device=k_TKD.device)
         if self.seen + tokens > len(plan.ids):
-            raise ValueError(f"{self.name} got more than the text's {len(plan.ids)} tokens: another request was running")
+            raise ValueError(
+                f"{self.name} got more than the text's {len(plan.ids)} tokens: another request was running"
+            )
         self.keys[self.seen : self.seen + tokens] = k_TKD
         at = positions[(positions >= self.seen) & (positions < self.seen + tokens)]
         if len(at):
             mine = q_THD[(at - self.seen).to(q_THD.device)]
-            self.rows.append(tuple(measure_rows(mine, self.keys, at.to(q_THD.device), **self.form)))
+            self.rows.append(measure_rows(mine, self.keys, at.to(q_THD.device), **self.form))
         if keep_queries:
             self.queries.append(q_THD.clone())
         self.seen += tokens
@@ -65,7 +67,7 @@ class AttentionLayer:
         assert self.keys is not None
         q_THD = torch.cat(self.queries)
         at = torch.arange(q_THD.shape[0], device=q_THD.device)
-        return weights(q_THD, self.keys, at, **self.form)[head].tolist()  # type: ignore[no-any-return]
+        return weights(q_THD, self.keys, at, **self.form)[head].tolist()
 
 
 class Recorder:
@@ -96,7 +98,7 @@ class Recorder:
         for index, layer in enumerate(self.attentions):
             self._hook(layer.module, self._on_attention(layer, self._keep[index]))
             parent = layer.parent
-            if hasattr(parent, "apply_gate") and getattr(parent, "gate_dim", 0):
+            if hasattr(parent, "apply_gate") and getattr(parent, "gate_dim", False):
                 self._wrap_gate(layer)
         for name, largest in self.hidden.items():
             self._hook(modules[name], self._on_layer(largest))
@@ -119,7 +121,9 @@ class Recorder:
         length = len(self.plan.ids)
         for name, seen in [(a.name, a.seen) for a in self.attentions] + [(n, h.seen) for n, h in self.hidden.items()]:
             if seen != length:
-                raise ValueError(f"{name} saw {seen} of {length} tokens: is the model compiled, or was its prefix cached?")
+                raise ValueError(
+                    f"{name} saw {seen} of {length} tokens: is the model compiled, or was its prefix cached?"
+                )
         measures: dict[str, list[Any]] = {}
         for index, name in enumerate(("first", "entropy", "distance")):
             values = torch.stack([torch.cat([r[index] for r in a.rows]) for a in self.attentions])  # (L, R, H)

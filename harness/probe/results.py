@@ -5,6 +5,7 @@ Shapes: L layers, H query heads, R sampled query rows, n tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,6 @@ from harness.probe.histogram import GATE_BINS, THRESHOLDS, share_below
 from harness.probe.plan import ProbePlan
 from harness.probe.rows import Floats
 
-
 SINK = 0.3
 """A head is a sink head where its mean weight on the first token is above this (Gu et al. 2024, arXiv 2410.10781)."""
 
@@ -25,8 +25,8 @@ SINK = 0.3
 class Estimate:
     """A mean over query positions: per head (L, H), per layer (L,) and over all layers, each with its standard error.
 
-    The errors are those of the sampling of rows, 0 where all rows were computed. Errors of a layer and of the whole model
-    are computed from the rows' own means over heads, because the heads of one row are not independent.
+    The errors are those of the sampling of rows, 0 where all rows were computed. Errors of a layer and of the whole
+    model are computed from the rows' own means over heads, because the heads of one row are not independent.
     """
 
     head: Floats
@@ -41,14 +41,15 @@ class Estimate:
 class ProbeResult:
     """What was measured on one text.
 
-    `first`: attention weight on the first token (F-Attn). `entropy`: of the attention weights, in nats. `distance`: mean
-    attention distance in tokens. `hidden`: (L, 3) largest absolute value of the residual stream after each layer, its token
-    position and its channel. `final`: (3,) the same after the final norm. `gate_mean`, `gate_low`: (L, H) mean gate, and the
-    share of gates below 0.1; empty without a gate. `gate_histogram`: (L, 50) counts of gates in bins of width 0.02.
-    `small_before`, `small_after`: (L, 2) share of the attention output with an absolute value below 1e-2 and 1e-3, before
-    and after the gate; `small_scaled`: of the output before the gate times the layer's mean gate, a control that has the
-    same scale as the gated output and no selection. `losses`: (n - 1,) negative log-likelihood of tokens 1 to n - 1, in
-    nats; empty where it was not computed. `maps`: (layer, head) -> (n, n).
+    `first`: attention weight on the first token (F-Attn). `entropy`: of the attention weights, in nats. `distance`:
+    mean attention distance in tokens. `hidden`: (L, 3) largest absolute value of the residual stream after each
+    layer, its token position and its channel. `final`: (3,) the same after the final norm. `gate_mean`, `gate_low`:
+    (L, H) mean gate, and the share of gates below 0.1; empty without a gate. `gate_histogram`: (L, 50) counts of
+    gates in bins of width 0.02. `small_before`, `small_after`: (L, 2) share of the attention output with an absolute
+    value below 1e-2 and 1e-3, before and after the gate; `small_scaled`: of the output before the gate times the
+    layer's mean gate, a control that has the same scale as the gated output and no selection. `losses`: (n - 1,)
+    negative log-likelihood of tokens 1 to n - 1, in nats; empty where it was not computed. `maps`: (layer, head) ->
+    (n, n).
     """
 
     length: int
@@ -75,7 +76,9 @@ class ProbeResult:
 
     @property
     def activations(self) -> Floats:
-        """(L,) largest absolute activation after each layer, the last one after the final norm (transformers' convention)."""
+        """(L,) largest absolute activation after each layer, the last one after the final norm (transformers'
+        convention).
+        """
         return np.append(self.hidden[:-1, 0], self.final[0])
 
     @property
@@ -84,14 +87,15 @@ class ProbeResult:
         return float(np.exp(self.losses.mean())) if len(self.losses) else float("nan")
 
     def perplexity_by_position(self, edges: Sequence[int] | None = None) -> list[tuple[int, int, float]]:
-        """(first position, end, perplexity) of buckets of token positions; by default from one power of two to the next.
+        """(first position, end, perplexity) of buckets of token positions; by default from one power of two to the
+        next.
 
         Position p is predicted from the p tokens before it.
         """
         if edges is None:
             edges = [1, *(2**k for k in range(1, self.length.bit_length()) if 2**k < self.length), self.length]
         found = []
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in itertools.pairwise(edges):
             part = self.losses[begin - 1 : end - 1]
             if len(part):
                 found.append((begin, end, float(np.exp(part.mean()))))
@@ -105,7 +109,9 @@ def combine(plan: ProbePlan, ranks: Sequence[Mapping[str, Any]]) -> ProbeResult:
         ValueError: a measured number is not finite.
     """
     ordered = sorted(ranks, key=lambda r: r["rank"])
-    estimates = {name: _estimate(plan, [_array(r["measures"][name]) for r in ordered]) for name in ordered[0]["measures"]}
+    estimates = {
+        name: _estimate(plan, [_array(r["measures"][name]) for r in ordered]) for name in ordered[0]["measures"]
+    }
     before = _small([r["before"] for r in ordered])
     gated = bool(ordered[0]["gates"])
     gate_mean = _heads([[g["mean"] for g in r["gates"]] for r in ordered]) if gated else np.zeros((0, 0))
@@ -120,7 +126,9 @@ def combine(plan: ProbePlan, ranks: Sequence[Mapping[str, Any]]) -> ProbeResult:
         gate_mean=gate_mean,
         gate_low=_heads([[g["low"] for g in r["gates"]] for r in ordered]) if gated else np.zeros((0, 0)),
         gate_histogram=(
-            np.sum([[g["histogram"] for g in r["gates"]] for r in ordered], axis=0) if gated else np.zeros((0, GATE_BINS))
+            np.sum([[g["histogram"] for g in r["gates"]] for r in ordered], axis=0)
+            if gated
+            else np.zeros((0, GATE_BINS))
         ),
         small_before=before,
         small_after=_small([r["after"] for r in ordered]) if gated else np.zeros((0, 2)),

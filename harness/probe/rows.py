@@ -1,13 +1,14 @@
 """Which query positions a probe looks at, and how means over all positions are estimated from them.
 
-A text of n tokens has n attention rows of up to n weights each. Up to `exact_up_to` tokens, all rows are computed. Beyond
-that, a stratified random sample of rows is (Cochran 1977, Sampling Techniques, chapter 5): every sampled row is exact over
-all of its keys, so memory and time grow linearly with n. The first rows change fastest, so all of them are taken; the
-rest is cut into strata of equal width, with two rows of each.
+A text of n tokens has n attention rows of up to n weights each. Up to `exact_up_to` tokens, all rows are computed.
+Beyond that, a stratified random sample of rows is (Cochran 1977, Sampling Techniques, chapter 5): every sampled row
+is exact over all of its keys, so memory and time grow linearly with n. The first rows change fastest, so all of them
+are taken; the rest is cut into strata of equal width, with two rows of each.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +80,8 @@ def choose_rows(
 ) -> RowSample:
     """The query positions to compute for a text of `length` tokens.
 
-    `first_query`: whether query 0 counts, whose only key is itself: its weight on the first token is always 1. The paper's
-    convention is not stated; ours leaves it out.
+    `first_query`: whether query 0 counts, whose only key is itself: its weight on the first token is always 1. The
+    paper's convention is not stated; ours leaves it out.
 
     Raises:
         ValueError: the text has fewer than two tokens.
@@ -93,7 +94,9 @@ def choose_rows(
         return RowSample(length, positions, np.zeros_like(positions), np.array([len(positions)]))
     generator = np.random.default_rng([seed, length])
     edges = np.linspace(begin + TAKEN_WHOLE, length, strata + 1).astype(np.int64)
-    drawn = [np.sort(generator.choice(np.arange(a, b), 2, replace=False)) for a, b in zip(edges, edges[1:], strict=False)]
+    drawn = [
+        np.sort(generator.choice(np.arange(a, b), 2, replace=False)) for a, b in itertools.pairwise(edges)
+    ]
     positions = np.concatenate([np.arange(begin, begin + TAKEN_WHOLE), *drawn])
     stratum = np.concatenate([np.zeros(TAKEN_WHOLE, np.int64), np.repeat(np.arange(1, strata + 1), 2)])
     return RowSample(length, positions, stratum, np.array([TAKEN_WHOLE, *np.diff(edges)]))

@@ -10,7 +10,6 @@ from torch import Tensor
 from harness.probe.histogram import BINS, GATE_BINS, LOW_GATE, LOWEST, OCTAVE, THRESHOLDS
 
 
-
 class Largest:
     """The largest absolute value of (T, E) hidden states, and where it is."""
 

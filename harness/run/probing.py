@@ -1,0 +1,267 @@
+"""Run a config's probes: each model, context setting and length on one text, stored in the run directory.
+
+A probe whose content hash is stored already is not made again. One engine is started per model, eagerly, because
+compiled code does not call the hooks that measure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.benchmarks.ruler import Ruler
+from harness.config import ContextSetting
+from harness.config.probing import ProbeOptions
+from harness.data.files import read_json, read_text
+from harness.engine.engine import Engine
+from harness.engine.probing import probe
+from harness.engine.requests import EngineError
+from harness.engine.start import running_dtype
+from harness.probe.plan import ProbePlan
+from harness.probe.results import ProbeResult
+from harness.probe.rows import choose_rows
+from harness.run.plan import Plan
+from harness.store.probes import Probes
+from harness.types import Cell, GatedevalError
+
+VERSION = 1
+"""Of what is measured; a change makes stored probes stale."""
+
+
+@dataclass(frozen=True)
+class PlannedProbe:
+    """One probe: a model under a context setting, on the first `len(ids)` tokens of the text.
+
+    `length`: as the config names it; one more than the text's tokens where the context ends there, because the engine
+    predicts one token beyond the text.
+    """
+
+    model: str
+    setting: ContextSetting
+    length: int
+    plan: ProbePlan
+    maps: ProbePlan | None
+    hash: str
+
+
+def plan_probes(plan: Plan, options: ProbeOptions) -> list[PlannedProbe]:
+    """The probes of a config, models and settings in the config's order.
+
+    Raises:
+        GatedevalError: the text is shorter than a length, or no context setting of a model reaches any length.
+    """
+    found = []
+    for label, planned in plan.models.items():
+        checkpoint = planned.checkpoint
+        dtype = running_dtype(planned.model.dtype, checkpoint.dtype)
+        fingerprint = checkpoint.fingerprint()
+        of_model = []
+        for setting in plan.config.contexts_of(planned.model):
+            limit = planned.max_lengths[setting.label]
+            rope = checkpoint.rope_under(setting)
+            for length in (n for n in options.lengths if n <= limit):
+                ids = _ids(plan, options.text, label, length, limit)
+                rows = choose_rows(len(ids), first_query=options.first_query, exact_up_to=options.exact_up_to)
+                measured = ProbePlan(tuple(ids), rows, perplexity=options.perplexity)
+                maps = None
+                if options.maps:
+                    head = tuple(ids[: options.map_length])
+                    maps = ProbePlan(head, choose_rows(len(head)), options.maps, perplexity=False)
+                facts = {
+                    "version": VERSION,
+                    "ids": list(ids),
+                    "rows": [options.first_query, options.exact_up_to],
+                    "maps": [options.maps, options.map_length] if options.maps else None,
+                    "perplexity": options.perplexity,
+                    "model": fingerprint,
+                    "dtype": dtype,
+                    "rope": rope.to_plain() if rope else None,
+                }
+                digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+                of_model.append(PlannedProbe(label, setting, length, measured, maps, digest))
+        if not of_model:
+            reach = max(planned.max_lengths.values())
+            raise GatedevalError(
+                f"probe: no context setting of model {label!r} reaches a length of {min(options.lengths)} tokens (the"
+                f" longest has {reach}); choose a smaller one in probe.lengths"
+            )
+        found += of_model
+    return found
+
+
+def run_probes(
+    plan: Plan,
+    options: ProbeOptions,
+    path: Path,
+    say: Callable[[str], None],
+    engine_factory: Callable[..., Engine] = Engine,
+) -> tuple[int, int, list[str]]:
+    """Make the probes that are not stored yet: (probes made, probes found finished, failures).
+
+    The caller holds the run's lock. A probe that fails is told through `say` and in the result; the others go on.
+
+    Raises:
+        GatedevalError: as `plan_probes`, or the run directory cannot be written.
+    """
+    probes, store = plan_probes(plan, options), Probes(path)
+    pending = [p for p in probes if store.find(p.hash) is None]
+    failures: list[str] = []
+    made = 0
+    for label in dict.fromkeys(p.model for p in pending):
+        mine = [p for p in pending if p.model == label]
+        try:
+            for planned, result, maps in _of_model(plan, mine, say, engine_factory):
+                store.add(*_stored(plan, options, planned, result, maps))
+                made += 1
+                say(_line(planned, result))
+        except EngineError as error:
+            failures.append(f"{label}: {error}")
+            say(f"probe of {label} failed: {error}")
+    return made, len(probes) - len(pending), failures
+
+
+def _of_model(
+    plan: Plan, probes: Sequence[PlannedProbe], say: Callable[[str], None], factory: Callable[..., Engine]
+) -> Iterator[tuple[PlannedProbe, ProbeResult, ProbeResult | None]]:
+    """Run the probes of one model, setting by setting. Raises EngineError."""
+    model = plan.models[probes[0].model].model
+    options = plan.config.engine.model_copy(update={"enforce_eager": True})
+    engine: Engine | None = None
+    try:
+        for setting in dict.fromkeys(p.setting for p in probes):
+            left = list(dict.fromkeys(p.setting for p in probes))
+            if engine is not None and not engine.can_switch_to(setting):
+                engine.close()
+                engine, left = None, [setting]
+            if engine is None:
+                say(f"{model.label}: starting vLLM for the probe")
+                engine = factory(model, left, options)
+                if not engine.can_switch_to(setting):
+                    engine.close()
+                    engine = factory(model, [setting], options)
+            if engine.setting != setting:
+                engine.set_context(setting)
+            for planned in (p for p in probes if p.setting == setting):
+                maps = probe(engine, planned.maps) if planned.maps else None
+                yield planned, probe(engine, planned.plan), maps
+    finally:
+        if engine is not None:
+            engine.close()
+
+
+def _line(planned: PlannedProbe, result: ProbeResult) -> str:
+    gate = f", gate {result.gate_mean.mean():.3f}" if len(result.gate_mean) else ""
+    return (
+        f"{planned.model}, {planned.setting.label}, {result.length} tokens: F-Attn {result.first.mean:.3f},"
+        f" M-Act {result.activations.mean():,.0f}{gate}"
+    )
+
+
+def _stored(
+    plan: Plan, options: ProbeOptions, planned: PlannedProbe, result: ProbeResult, maps: ProbeResult | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The record and the arrays of one probe."""
+    gated = len(result.gate_mean) > 0
+    record = {
+        "model": planned.model,
+        "context": planned.setting.label,
+        "length": planned.length,
+        "tokens": result.length,
+        "hash": planned.hash,
+        "text": options.text,
+        "first_query": options.first_query,
+        "rows": result.rows,
+        "exact": result.exact,
+        "gate": str(plan.models[planned.model].checkpoint.gate),
+        "first_token_attention": result.first.mean,
+        "first_token_attention_error": result.first.error,
+        "sink_rate": result.sink_rate,
+        "largest_activation": float(result.activations.mean()),
+        "largest_activation_of_all": float(result.activations.max()),
+        "gate_mean": float(result.gate_mean.mean()) if gated else None,
+        "gate_low": float(result.gate_low.mean()) if gated else None,
+        "small_before": [float(x) for x in result.small_before.mean(axis=0)],
+        "small_after": [float(x) for x in result.small_after.mean(axis=0)] if gated else None,
+        "small_scaled": [float(x) for x in result.small_scaled.mean(axis=0)] if gated else None,
+        "entropy": result.entropy.mean,
+        "entropy_error": result.entropy.error,
+        "distance": result.distance.mean,
+        "distance_error": result.distance.error,
+        "perplexity": result.perplexity if len(result.losses) else None,
+        "perplexity_by_position": [list(b) for b in result.perplexity_by_position()] if len(result.losses) else [],
+    }
+    arrays = {
+        "first": result.first.head,
+        "first_error": result.first.head_error,
+        "first_layer": result.first.layer,
+        "first_layer_error": result.first.layer_error,
+        "entropy": result.entropy.head,
+        "distance": result.distance.head,
+        "hidden": result.hidden,
+        "final": result.final,
+        "gate_mean": result.gate_mean,
+        "gate_low": result.gate_low,
+        "gate_histogram": result.gate_histogram,
+        "small_before": result.small_before,
+        "small_after": result.small_after,
+        "small_scaled": result.small_scaled,
+        "losses": result.losses.astype(np.float32),
+    }
+    for (layer, head), weights in (maps.maps if maps else {}).items():
+        arrays[f"map_{layer}_{head}"] = weights.astype(np.float32)
+    return record, arrays
+
+
+# --- texts -------------------------------------------------------------------------------------------------------
+
+
+def _ids(plan: Plan, text: str, label: str, length: int, limit: int) -> Sequence[int]:
+    """The token ids of a probe's text: at most `length`, and one fewer where the context setting ends there."""
+    tokenizer = plan.setup(label).tokenizer
+    wanted = min(length, limit - 1)
+    if text.startswith("ruler:"):
+        return _ruler_ids(plan, text.removeprefix("ruler:"), label, length, limit)[:wanted]
+    words, name = _text(plan, text)
+    ids = _encoded(tokenizer, words)
+    if len(ids) < wanted:
+        raise GatedevalError(
+            f"probe: {name} has {len(ids)} tokens for model {label!r}, a length of {length} needs {wanted}; choose"
+            " smaller probe.lengths or a longer text"
+        )
+    return ids[:wanted]
+
+
+@lru_cache(maxsize=8)
+def _encoded(tokenizer: Any, text: str) -> Sequence[int]:
+    return array("I", tokenizer.encode(text))
+
+
+def _text(plan: Plan, text: str) -> tuple[str, str]:
+    """The text of `probe.text`, and its name for messages."""
+    if text == "essays":
+        file = plan.data.find("essays")
+        return read_json(file.path)["text"], str(file.path)
+    if not Path(text).is_file():
+        raise GatedevalError(
+            f"probe.text: {text!r} is no file; give essays, ruler:TASK (as ruler:niah_single_2), or a text file"
+        )
+    if not (words := read_text(Path(text))):
+        raise GatedevalError(f"probe.text: {text} is empty")
+    return words, text
+
+
+def _ruler_ids(plan: Plan, task: str, label: str, length: int, limit: int) -> Sequence[int]:
+    benchmark = Ruler.model_validate({"ruler": (task,), "lengths": (length,), "samples": 1})
+    setup = plan.setup(label)
+    cell = Cell(label, "", benchmark.name, task, length)
+    request = next(iter(benchmark.requests(cell, setup, limit)))
+    assert request.prompt is not None
+    return setup.tokenizer.encode(request.prompt)

@@ -1,0 +1,83 @@
+"""Probes in a run directory: probe/probes.jsonl has one line per probe, probe/<hash>.npz its arrays.
+
+The arrays are written first and renamed into place, then the line is appended. A process that is killed in between
+leaves a file that no line names. A probe is found again by its content hash.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.store.files import Appender, explain, to_line
+
+FOLDER = "probe"
+LINES = "probes.jsonl"
+
+
+class Probes:
+    """The probes of the run directory `run`. Reading needs no lock; only the process that holds the run's may `add`."""
+
+    def __init__(self, run: Path) -> None:
+        self.folder = Path(run) / FOLDER
+
+    def records(self) -> list[dict[str, Any]]:
+        """The last finished record of every (model, context, length), in the order in which they were first made."""
+        found: dict[tuple[str, str, int], dict[str, Any]] = {}
+        for record in self._lines():
+            found[record["model"], record["context"], record["length"]] = record
+        return list(found.values())
+
+    def find(self, hash: str) -> dict[str, Any] | None:
+        """The record with a content hash, or None."""
+        return next((r for r in self._lines() if r["hash"] == hash), None)
+
+    def add(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Store a probe. `record`: JSON-able, with model, context, length and hash.
+
+        Raises:
+            GatedevalError: the directory cannot be written.
+        """
+        file = self.folder / f"{record['hash']}.npz"
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(buffer.getvalue())
+            temporary.replace(file)
+        except OSError as error:
+            raise explain(error, "write", file) from error
+        appender = Appender(self.folder / LINES)
+        try:
+            appender.append(to_line(record))
+        finally:
+            appender.close()
+
+    def arrays(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """The arrays of a record."""
+        with np.load(self.folder / f"{record['hash']}.npz") as stored:
+            return dict(stored)
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """Every whole line whose arrays are there."""
+        try:
+            text = (self.folder / LINES).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in text.split("\n"):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # torn: the probe is made again
+            if (self.folder / f"{record['hash']}.npz").is_file():
+                found.append(record)
+        return found

@@ -1,0 +1,182 @@
+"""The probe in the live vLLM engine: against the authors' numbers, the plain-torch model, and transformers' on a real
+model.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.config import ContextSetting, EngineOptions, Model, Yarn
+from harness.engine.engine import Engine
+from harness.engine.probing import probe
+from harness.engine.requests import EngineError
+from harness.probe.plan import ProbePlan
+from harness.probe.reference import probe_reference
+from harness.probe.rows import choose_rows
+from harness.store.probes import Probes
+from harness.types import GatedevalError
+from tests.support import ROOT
+from tests.support.engines import Oracle, oracle_model, started
+from tests.support.in_process import EAGER, gatedeval
+
+pytestmark = pytest.mark.engine
+
+EXTENDED = pytest.mark.extended
+TP2 = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
+CHUNKED = EngineOptions(enforce_eager=True, max_num_batched_tokens=64, max_num_seqs=16)
+FOLDERS = [
+    pytest.param("a_baseline_gqa", EAGER, id="a"),
+    pytest.param("b_headwise_gqa", EAGER, id="b", marks=EXTENDED),
+    pytest.param("c_elementwise_gqa", EAGER, id="c"),
+    pytest.param("c_elementwise_gqa", TP2, id="c-tp2", marks=EXTENDED),
+    pytest.param("e_elementwise_mqa", EAGER, id="e", marks=EXTENDED),
+    pytest.param("e_elementwise_mqa", TP2, id="e-tp2-beyond-kv-heads", marks=EXTENDED),
+    pytest.param("g_headwise_qkvbias", EAGER, id="g", marks=EXTENDED),
+    pytest.param("i_elementwise_yarn", CHUNKED, id="i-yarn-chunked-prefill"),
+    pytest.param("k32_headwise_tied_hd32", EAGER, id="k32", marks=EXTENDED),
+]
+
+
+@pytest.mark.parametrize(("folder", "options"), FOLDERS)
+def test_first_token_attention_gates_and_activations_are_the_authors(
+    shared: Path, folder: str, options: EngineOptions
+) -> None:
+    ids = tuple(Oracle(shared, folder).ids)
+    expected = np.load(shared / "oracles" / folder / "expected.npz")
+    with started(oracle_model(shared, folder), options=options) as engine:
+        result = probe(engine, ProbePlan(ids, choose_rows(len(ids), first_query=True)))
+    assert result.exact
+    assert np.abs(result.first.layer - expected["first_token_attn"]).max() <= 1e-5
+    assert np.abs(result.first.head - expected["first_token_attn_per_head"]).max() <= 1e-5
+    if "gate_mean" in expected:
+        assert np.abs(result.gate_mean - expected["gate_mean_per_head"]).max() <= 1e-5
+        assert np.abs(result.gate_mean.mean(axis=1) - expected["gate_mean"]).max() <= 1e-5
+    else:
+        assert result.gate_mean.size == 0
+    if (file := shared / "oracles" / folder / "probe.npz").exists():
+        more = np.load(file)
+        gated = result.small_after if len(result.small_after) else result.small_before
+        assert np.abs(result.hidden[:, 0] - more["hidden_max"]).max() <= 1e-3
+        assert np.abs(result.entropy.head - more["attn_entropy_per_head"]).max() <= 1e-4
+        assert np.abs(gated - more["sdpa_small_share"]).max() <= 2e-4
+
+
+YARN = ContextSetting(
+    label="YaRN", rope_theta=1e6, yarn=Yarn(factor=4, original_max_position_embeddings=512), max_length=2048
+)
+
+
+@pytest.mark.parametrize("arm", ["baseline", "headwise", "elementwise"])
+def test_the_live_probe_equals_whole_matrices_in_plain_torch(tiny: Path, arm: str) -> None:
+    """Maps, losses, distances, gate shares and the place of the largest activation, over several chunks of the
+    prompt.
+    """
+    from harness.models.reference import load
+
+    model = load(tiny / arm)
+    vocabulary = model.config["vocab_size"]
+    ids = tuple(int(i) for i in np.random.default_rng(1).integers(0, vocabulary, 300))
+    ours = probe_reference(model, ids, YARN)
+    plan = ProbePlan(ids, choose_rows(len(ids)), maps=((1, 3),))
+    with started(Model(label=arm, path=str(tiny / arm), dtype="float32"), YARN, options=CHUNKED) as engine:
+        live = probe(engine, plan)
+        again = probe(engine, plan)  # the prefix cache is emptied before: nothing is skipped
+    assert np.abs(live.first.head - ours.first.numpy()).max() <= 1e-5
+    assert np.abs(live.entropy.head - ours.entropy.numpy()).max() <= 1e-4
+    assert np.abs(live.distance.head - ours.distance.numpy()).max() <= 1e-2
+    assert live.hidden[:, 0] == pytest.approx(ours.hidden.numpy(), rel=1e-4)
+    assert live.final[0] == pytest.approx(ours.final, rel=1e-4)
+    assert np.abs(live.losses - ours.losses.numpy()).max() <= 1e-3
+    assert np.abs(live.maps[1, 3] - ours.attention[1, 3].numpy()).max() <= 1e-5
+    assert np.abs(live.small_before - ours.small_before.numpy()).max() <= 1e-4
+    if ours.gate_mean is not None and ours.gate_low is not None:
+        assert np.abs(live.gate_mean - ours.gate_mean.numpy()).max() <= 1e-5
+        assert np.abs(live.gate_low - ours.gate_low.numpy()).max() <= 1e-3
+        assert np.abs(live.small_after - ours.small_after.numpy()).max() <= 1e-4
+        per_head = 1 if arm == "headwise" else model.config["head_dim"]
+        assert live.gate_histogram.sum() == live.gate_mean.size * len(ids) * per_head
+    assert (again.first.head == live.first.head).all()
+    assert (again.losses == live.losses).all()
+
+
+def test_sampled_rows_contain_the_exact_mean(tiny: Path) -> None:
+    ids = tuple(int(i) for i in np.random.default_rng(2).integers(0, 400, 1500))
+    with started(Model(label="m", path=str(tiny / "elementwise"), dtype="float32"), YARN, options=CHUNKED) as engine:
+        exact = probe(engine, ProbePlan(ids, choose_rows(len(ids)), perplexity=False))
+        sampled = probe(engine, ProbePlan(ids, choose_rows(len(ids), exact_up_to=0, strata=100), perplexity=False))
+    assert exact.exact
+    assert not sampled.exact
+    assert sampled.rows == 264
+    for name in ("first", "entropy", "distance"):
+        whole, part = getattr(exact, name), getattr(sampled, name)
+        assert whole.error == 0 < part.error
+        assert abs(part.mean - whole.mean) <= 4 * part.error
+        assert (np.abs(part.layer - whole.layer) <= 5 * part.layer_error).all()
+    assert (sampled.hidden == exact.hidden).all()  # activations are those of all tokens in both
+
+
+def test_a_text_beyond_the_context_and_a_compiled_engine_are_refused(tiny: Path) -> None:
+    with started(Model(label="m", path=str(tiny / "elementwise"), dtype="float32"), YARN, options=CHUNKED) as engine:
+        with pytest.raises(GatedevalError, match="1 over the 2048"):
+            probe(engine, ProbePlan((1,) * 2048, choose_rows(2048), perplexity=False))
+        probe(engine, ProbePlan((1, 2, 3), choose_rows(3)))  # the refused probe left nothing behind
+        with pytest.raises(EngineError, match="there is no layer 9"):
+            probe(engine, ProbePlan((1, 2, 3), choose_rows(3), maps=((9, 0),)))
+        probe(engine, ProbePlan((1, 2, 3), choose_rows(3)))
+        engine.arguments["enforce_eager"] = False
+        try:
+            with pytest.raises(GatedevalError, match="enforce_eager: true"):
+                probe(engine, ProbePlan((1, 2, 3), choose_rows(3)))
+        finally:
+            engine.arguments["enforce_eager"] = True
+
+
+def test_the_command_makes_what_is_missing_and_prints_table_4(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = ["-s", "probe.lengths=[1024]", "-s", "models.2.contexts=[YaRN]"]
+    first = gatedeval("probe", ROOT / "configs/probe-demo.yaml", "-o", out, *settings, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "5 probes made, 0 found finished" in first.stderr
+    assert "| elementwise | elementwise | YaRN" in first.stdout
+    records = Probes(out).records()
+    assert [(r["model"], r["context"], r["length"]) for r in records] == [
+        ("baseline", "base 1M", 1024), ("baseline", "YaRN", 1024), ("headwise", "base 1M", 1024),
+        ("headwise", "YaRN", 1024), ("elementwise", "YaRN", 1024),
+    ]  # fmt: skip
+    assert records[0]["gate_mean"] is None
+    assert 0 < records[4]["gate_mean"] < 1
+    arrays = Probes(out).arrays(records[0])
+    assert arrays["map_0_0"].sum(axis=1) == pytest.approx(np.ones(64), abs=1e-5)
+    again = gatedeval("probe", ROOT / "configs/probe-demo.yaml", "-o", out, *settings, "-f", "json", cwd=tmp_path)
+    assert "0 probes made, 5 found finished" in again.stderr
+    assert [row["Model"] for row in json.loads(again.stdout)["rows"]] == [r["model"] for r in records]
+
+
+@pytest.mark.slow
+def test_a_real_model_s_sinks_are_those_that_transformers_computes(shared: Path) -> None:
+    """SmolLM2-135M in Llama form on the essays' first tokens; the numbers are of transformers' eager attention,
+    float32.
+    """
+    subprocess.run([sys.executable, "scripts/build_smollm2.py"], cwd=ROOT, check=True)
+    folder = ROOT / ".cache/smollm2/llama"
+    essays = gzip.decompress((shared / "data/essays/ruler_PaulGrahamEssays.json.gz").read_bytes())
+    from tokenizers import Tokenizer
+
+    text = json.loads(essays)["text"][:40_000]
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    expected = {512: (0.3137, 0.496), 1024: (0.2916, 0.489), 2048: (0.280, 0.485)}
+    native = ContextSetting(label="native")
+    with Engine(Model(label="m", path=str(folder), dtype="float32"), [native], EAGER) as engine:
+        for length, (first, sinks) in expected.items():
+            result = probe(engine, ProbePlan(tuple(ids[:length]), choose_rows(length)))
+            assert result.first.mean == pytest.approx(first, abs=1e-4)
+            assert result.sink_rate == pytest.approx(sinks, abs=5e-4)
+            assert result.activations.mean() == pytest.approx(14_791, rel=1e-3)
+            assert result.activations.max() == pytest.approx(25_206, rel=1e-3)
