@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -22,6 +23,8 @@ from harness.commands.options import (
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.config.probing import ProbeOptions
+    from harness.run.plan import Plan
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
@@ -153,13 +156,17 @@ def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "
     from harness.export import export_run
 
     state = evaluate(config, path, quiet)
-    print(export_run(path, style="table5", fmt=fmt, allow_partial=True), end="", file=out)
+    if config.benchmarks:
+        print(export_run(path, style="table5", fmt=fmt, allow_partial=True), end="", file=out)
+    if config.probe is not None:
+        print(("\n" if config.benchmarks else "") + export_run(path, style="probe", fmt=fmt), end="", file=out)
     return state
 
 
 def evaluate(config: Config, path: Path, quiet: bool) -> str:
     """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state."""
     from harness.run.plan import build
+    from harness.run.probing import plan_probes
     from harness.run.progress import Progress
     from harness.run.runner import run as run_plan
     from harness.run.signals import Stopped, stop_on_signals
@@ -170,7 +177,11 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
             plan = build(config)
             plan.check()
+            if config.probe is not None:  # a text that is too short is told before hours of samples
+                plan_probes(plan, config.probe)
             state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+            if config.probe is not None:
+                state = _probe(plan, config.probe, path, quiet, state)
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
@@ -178,3 +189,18 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
     print(f"{path}: {state}; {note}", file=sys.stderr)
     return state
+
+
+def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: str) -> str:
+    """Make the probes of a run that has its samples; the run's state. A failed probe makes it incomplete."""
+    from harness.run.probing import run_probes
+    from harness.store.files import RunLock
+
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr))
+    lock = RunLock(path / "lock")
+    try:
+        made, found, failures = run_probes(plan, options, path, say)
+    finally:
+        lock.release()
+    say(f"{path}: {made} probes made, {found} found finished")
+    return "incomplete" if failures else state

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.figures.curves import drawn, length_figure
 from harness.figures.heat import heat_figure
+from harness.figures.probe import probe_figures
 from harness.figures.style import PAPER, drawing
 from harness.figures.svg import stand_alone
 from harness.store import Store
@@ -64,6 +65,10 @@ def _save(figure: Figure, file: Path) -> None:
 def _figures(store: Store, baseline: str | None, candidate: str | None) -> Iterator[tuple[str, Figure]]:
     """Every figure with the name of its file."""
     lines, models = drawn(store)
+    probed = list(probe_figures(store))
+    yield from probed
+    if not lines and probed:
+        return
     if not lines:
         raise GatedevalError(f"{store.path} has no RULER average to draw: `gatedeval table` says what is missing")
     yield "score_vs_length", length_figure(lines, planned_lengths(store), models)

@@ -1,0 +1,160 @@
+"""The probe's pure parts: which rows, estimates from sampled rows, histograms, storage, config, table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.config import load
+from harness.config.probing import ProbeOptions
+from harness.probe.histogram import BINS, LOWEST, OCTAVE, share_below
+from harness.probe.results import combine
+from harness.probe.rows import RowSample, choose_rows
+from harness.store.probes import Probes
+from harness.types import GatedevalError
+
+
+def test_all_rows_of_a_short_text_and_two_of_every_stratum_of_a_long_one() -> None:
+    short = choose_rows(4096)
+    assert short.exact
+    assert short.positions.tolist() == list(range(1, 4096))
+    assert choose_rows(10, first_query=True).positions[0] == 0
+    long = choose_rows(131_072)
+    assert not long.exact
+    assert long.positions[:64].tolist() == list(range(1, 65))
+    assert (np.diff(long.positions) > 0).all()
+    assert long.sizes.sum() == 131_071
+    assert np.bincount(long.stratum)[1:].tolist() == [2] * 512
+    assert RowSample.from_plain(json.loads(json.dumps(long.to_plain()))).positions.tolist() == long.positions.tolist()
+    with pytest.raises(ValueError, match="at least 2 tokens"):
+        choose_rows(1)
+
+
+def test_the_interval_of_an_estimate_contains_the_mean_of_all_rows_as_often_as_it_says() -> None:
+    """A quantity that falls with the position, with noise: as attention on the first token does."""
+    length, trials = 20_000, 300
+    generator = np.random.default_rng(0)
+    position = np.arange(1, length)
+    values = 1 / np.log(position + 2) + 0.1 * generator.standard_normal(length - 1)
+    inside = 0
+    for seed in range(trials):
+        rows = choose_rows(length, seed=seed)
+        mean, error = rows.estimate(values[rows.positions - 1])
+        inside += abs(mean - values.mean()) <= 1.96 * error
+    assert 0.92 <= inside / trials <= 0.98
+
+
+def test_an_estimate_from_all_rows_is_the_mean_and_has_no_error() -> None:
+    values = np.random.default_rng(1).random((99, 2, 3))
+    mean, error = choose_rows(100).estimate(values)
+    assert mean == pytest.approx(values.mean(axis=0))
+    assert (error == 0).all()
+
+
+def test_the_share_below_a_threshold_in_the_logarithmic_histogram() -> None:
+    values = np.abs(np.random.default_rng(2).standard_normal(100_000))
+    bins = np.clip(((np.log2(values) - LOWEST) * OCTAVE).astype(int), 0, BINS - 1)
+    histogram = np.bincount(bins, minlength=BINS)
+    for threshold in (1e-3, 1e-2, 0.5):
+        assert share_below(histogram, threshold) == pytest.approx((values < threshold).mean(), abs=1e-3)
+    assert share_below(histogram, 1e9) == 1
+    assert share_below(histogram, 0) == 0
+    assert share_below(np.zeros(BINS), 1) == 0
+
+
+def _rank(rank: int, first: list[list[list[float]]], losses: list[float]) -> dict[str, Any]:
+    values = np.array(first, dtype=np.float32)
+    sent = [values.tobytes(), list(values.shape)]
+    histogram = np.zeros(BINS)
+    histogram[-1] = 4
+    small = {"below": [1, 0], "count": 4, "histogram": histogram.tolist()}
+    return {
+        "rank": rank, "measures": {"first": sent, "entropy": sent, "distance": sent}, "hidden": [[5.0, 1, 2]],
+        "final": [3.0, 0, 1], "before": [small], "after": [], "gates": [], "maps": [],
+        "losses": np.array(losses, dtype=np.float32).tobytes(),
+    }  # fmt: skip
+
+
+def test_heads_of_two_ranks_are_joined_in_the_ranks_order_and_nan_is_refused() -> None:
+    from harness.probe.plan import ProbePlan
+
+    plan = ProbePlan((7, 8, 9), choose_rows(3))
+    second, first = _rank(1, [[[0.5], [0.7]]], []), _rank(0, [[[0.1], [0.3]]], [1.0, 2.0])
+    result = combine(plan, [second, first])
+    assert result.first.head == pytest.approx(np.array([[0.2, 0.6]]))
+    assert result.sink_rate == 0.5
+    assert result.small_before == pytest.approx(np.array([[0.25, 0.0]]))
+    assert result.losses.tolist() == [1.0, 2.0]
+    assert result.perplexity == pytest.approx(np.exp(1.5))
+    assert [(a, b) for a, b, _ in result.perplexity_by_position()] == [(1, 2), (2, 3)]
+    assert result.activations.tolist() == [3.0]
+    with pytest.raises(ValueError, match="not finite"):
+        combine(plan, [_rank(0, [[[float("nan")], [0.3]]], [])])
+
+
+def _record(**changes: Any) -> dict[str, Any]:
+    record = {
+        "model": "m", "context": "native", "length": 512, "tokens": 511, "hash": "h", "text": "essays", "gate": "none",
+        "first_query": False, "rows": 511, "exact": True, "first_token_attention": 0.3, "sink_rate": 0.5,
+        "first_token_attention_error": 0.0, "largest_activation": 1000.0, "gate_mean": None, "gate_low": None,
+        "perplexity": 20.0, "small_before": [0.01, 0.0], "small_after": None, "small_scaled": None,
+    }  # fmt: skip
+    return record | changes
+
+
+def test_a_torn_line_and_a_line_without_its_arrays_count_as_not_made(tmp_path: Path) -> None:
+    store = Probes(tmp_path)
+    assert store.records() == []
+    store.add(_record(hash="one"), {"first": np.ones(2)})
+    store.add(_record(hash="two", length=1024), {"first": np.zeros(2)})
+    store.add(_record(hash="three"), {"first": np.full(2, 3.0)})  # the model's weights changed: the last line counts
+    with (tmp_path / "probe/probes.jsonl").open("a") as file:
+        file.write('{"model": "torn')
+    assert [r["hash"] for r in Probes(tmp_path).records()] == ["three", "two"]
+    assert Probes(tmp_path).arrays(store.records()[0])["first"].tolist() == [3, 3]
+    (tmp_path / "probe/three.npz").unlink()
+    assert store.find("three") is None
+    assert store.find("one") is not None
+    store.add(_record(hash="four", length=2048), {"first": np.ones(1)})  # the torn line is cut off, not joined
+    assert [r["hash"] for r in store.records()] == ["one", "two", "four"]
+
+
+CONFIG = "name: p\nmodels: [{label: a, path: b}]\nprobe: {lengths: [512, 4096]}\n"
+
+
+def _load(tmp_path: Path, text: str) -> Any:
+    (tmp_path / "c.yaml").write_text(text)
+    return load(tmp_path / "c.yaml", check_paths=False)
+
+
+def test_a_config_of_probes_alone_needs_no_benchmarks(tmp_path: Path) -> None:
+    from harness.config import from_dict, to_dict
+
+    config = _load(tmp_path, CONFIG)
+    assert config.probe == ProbeOptions(lengths=(512, 4096))
+    assert config.benchmarks == ()
+    assert from_dict(to_dict(config)) == config
+    with pytest.raises(GatedevalError, match="benchmarks"):
+        _load(tmp_path, CONFIG.partition("probe:")[0])
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("{lengths: [1]}", "at least 2 tokens"),
+        ("{lengths: []}", "lengths"),
+        ("{lengths: [512, 512]}", "given twice"),
+        ("{maps: [[0]]}", "maps"),
+        ("{map_length: 4096}", "map_length"),
+        ("{texts: essays}", "texts"),
+    ],
+)
+def test_a_wrong_probe_section_is_refused_with_its_line(tmp_path: Path, written: str, words: str) -> None:
+    with pytest.raises(GatedevalError, match=words) as caught:
+        _load(tmp_path, CONFIG.partition("probe:")[0] + f"probe: {written}\n")
+    assert "c.yaml" in str(caught.value)
+    assert "line 3" in str(caught.value) or ":3" in str(caught.value)
