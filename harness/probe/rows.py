@@ -94,9 +94,7 @@ def choose_rows(
         return RowSample(length, positions, np.zeros_like(positions), np.array([len(positions)]))
     generator = np.random.default_rng([seed, length])
     edges = np.linspace(begin + TAKEN_WHOLE, length, strata + 1).astype(np.int64)
-    drawn = [
-        np.sort(generator.choice(np.arange(a, b), 2, replace=False)) for a, b in itertools.pairwise(edges)
-    ]
+    drawn = [np.sort(generator.choice(np.arange(a, b), 2, replace=False)) for a, b in itertools.pairwise(edges)]
     positions = np.concatenate([np.arange(begin, begin + TAKEN_WHOLE), *drawn])
     stratum = np.concatenate([np.zeros(TAKEN_WHOLE, np.int64), np.repeat(np.arange(1, strata + 1), 2)])
     return RowSample(length, positions, stratum, np.array([TAKEN_WHOLE, *np.diff(edges)]))

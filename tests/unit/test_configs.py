@@ -12,6 +12,7 @@ from harness.benchmarks.ruler import Ruler
 from harness.config import Config, ContextSetting, EngineOptions, Model, Yarn, load, to_dict
 from harness.config.discovery import benchmark_types
 from harness.config.fields import Entry
+from harness.config.probing import ProbeOptions
 from harness.rope.context import overrides
 from harness.types import Cell
 from tasks.demo import MODELS
@@ -93,7 +94,7 @@ def test_the_smoke_test_goes_from_4k_to_128k_with_one_sample() -> None:
 def sections() -> dict[str, type[Entry]]:
     """Every class of keys that a config can have."""
     vocabulary = {"top": Config, "model": Model, "context": ContextSetting, "yarn": Yarn, "engine": EngineOptions}
-    return {**vocabulary, **benchmark_types()}
+    return {**vocabulary, "probe": ProbeOptions, **benchmark_types()}
 
 
 def test_every_key_is_documented_and_every_documented_key_exists() -> None:
@@ -108,6 +109,7 @@ def test_every_key_is_documented_and_every_documented_key_exists() -> None:
         "context": "`contexts`",
         "yarn": "`yarn`",
         "engine": "`engine`",
+        "probe": "`probe`",
         "ruler": "RULER: `{ruler: ..., lengths: [...], ...}`",
         "mmlu": "MMLU: `{mmlu: {...}}`",
         "gsm8k": "GSM8k: `{gsm8k: {...}}`",

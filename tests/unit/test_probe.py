@@ -158,3 +158,29 @@ def test_a_wrong_probe_section_is_refused_with_its_line(tmp_path: Path, written:
         _load(tmp_path, CONFIG.partition("probe:")[0] + f"probe: {written}\n")
     assert "c.yaml" in str(caught.value)
     assert "line 3" in str(caught.value) or ":3" in str(caught.value)
+
+
+def test_the_table_in_every_format(tmp_path: Path) -> None:
+    from harness.export import FORMATS, export_run
+    from harness.store import Store
+
+    with Store.open(tmp_path, {"name": "p", "models": {}}, cells={}) as run:
+        run.finish()
+    gated = {"gate": "headwise", "gate_mean": 0.41, "gate_low": 0.2, "small_after": [0.1, 0.02]}
+    store = Probes(tmp_path)
+    store.add(_record(), {})
+    store.add(
+        _record(model="g", hash="g", length=131_072, exact=False, first_token_attention_error=0.01, **gated,
+                small_scaled=[0.03, 0.001]),
+        {},
+    )  # fmt: skip
+    for fmt in FORMATS:
+        text = export_run(tmp_path, "probe", fmt)
+        assert "nan" not in text.lower(), fmt
+        assert "headwise" in text
+    markdown = export_run(tmp_path, "probe")
+    assert "0.300 (±0.0196)" in markdown
+    assert "| 128K" in markdown
+    rows = json.loads(export_run(tmp_path, "probe", "json"))["cells"]
+    assert rows[0]["gate_mean"] is None
+    assert rows[1]["small_scaled_1e-2"] == 0.03
