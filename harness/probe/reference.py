@@ -43,7 +43,7 @@ class ReferenceProbe:
 def probe_reference(
     model: Reference, ids: Sequence[int], setting: ContextSetting = NATIVE, *, first_query: bool = False
 ) -> ReferenceProbe:
-    """Measure `ids` in the plain-torch model under a context setting. `first_query`: whether query position 0 counts."""
+    """Measure `ids` in the plain-torch model under a context setting. `first_query`: whether query 0 counts."""
     begin, trace = (0 if first_query else 1), Trace()
     ids_BT = torch.tensor([list(ids)])
     hidden_TE = model.model(ids_BT, model.cos_sin(len(ids), setting), trace)[0]
