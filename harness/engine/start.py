@@ -10,7 +10,8 @@ from typing import Any
 from harness.config import EngineOptions, Model
 from harness.engine.requests import EngineError
 from harness.engine.stream import one_line, watch_engine_process
-from harness.gated.watchdog import ENGINE_OF
+from harness.gated import LOAD_FORMAT
+from harness.gated.watchdog import ENGINE_OF, follow_forks
 from harness.models.checkpoint import Checkpoint
 from harness.models.layout import ARCHITECTURE
 from harness.rope.context import Overrides
@@ -35,6 +36,7 @@ def vllm_arguments(
         "enable_prefix_caching": options.prefix_caching,
         "generation_config": "vllm",  # ignore the repository's temperature and penalties
         "worker_extension_cls": WORKER,
+        "load_format": LOAD_FORMAT,  # vLLM's default loader, with a report of what it left out
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,
@@ -81,7 +83,11 @@ def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, options: En
 def _set_environment(options: EngineOptions, cache_gib: int) -> None:
     """Set defaults for the environment variables that vLLM reads. Variables that the user has set stay as they are."""
     os.environ[ENGINE_OF] = str(os.getpid())  # the engine's processes end when this process does
+    follow_forks()
     defaults = {
+        # vLLM's default on GPUs is fork. A forked engine inherits our open files, such as the pipe to the process that
+        # generates samples, and starts with whatever state our libraries are in.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "TOKENIZERS_PARALLELISM": "false",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import ContextSetting
+from harness.models.config_values import check_values, check_vocabulary
 from harness.models.headers import Tensor, read_tensors
 from harness.models.hub import file_sha256
 from harness.models.layout import (
@@ -25,6 +26,7 @@ from harness.models.layout import (
     needs_our_model,
     tensor_mismatch,
 )
+from harness.models.other_gates import OtherGate, find_other_gate
 from harness.rope import context
 from harness.rope.tables import Rope
 from harness.types import GatedevalError
@@ -37,7 +39,8 @@ class Checkpoint:
     `config`: config.json, with head_dim and num_key_value_heads filled in from the shapes where they are missing.
     `layout`: None for a model that is no Qwen-type decoder; vLLM runs such a model with its own class.
     `architecture`: the model class that vLLM must resolve to. `tensors`: headers by name. `wrapped`: config.json is a
-    multimodal wrapper, and `config` is its `text_config`.
+    multimodal wrapper, and `config` is its `text_config`. `other_gate`: the gate that vLLM's own class of another
+    family computes.
     """
 
     path: Path
@@ -47,11 +50,14 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     weight_files: tuple[Path, ...]
     wrapped: bool = False
+    other_gate: OtherGate | None = None
 
     @property
     def gate(self) -> str:
         """none, headwise or elementwise."""
-        return self.layout.gate if self.layout else "none"
+        if self.layout:
+            return self.layout.gate
+        return self.other_gate.kind if self.other_gate else "none"
 
     @property
     def parameters(self) -> int:
@@ -138,10 +144,12 @@ def inspect(path: Path | str) -> Checkpoint:
     """Read a checkpoint directory's config and tensor headers and decide what it is.
 
     Raises:
-        GatedevalError: config.json or weights missing or unreadable, flags that contradict the shapes, tensors missing.
+        GatedevalError: config.json or weights missing or unreadable, a value of the wrong kind in config.json, flags or
+            a vocabulary that contradict the shapes, tensors missing.
     """
     path = Path(path)
     raw = _read_config(path)
+    check_values(path / "config.json", raw)
     config = text_config(raw)
     files, tensors = read_tensors(path)
     wrapped = config is not raw
@@ -153,9 +161,13 @@ def inspect(path: Path | str) -> Checkpoint:
             raise GatedevalError(f"{path}: a quantised checkpoint with a gate is not supported; get the 16-bit weights")
         if not config.get("quantization_config"):  # packed weights have other shapes
             layout, config = _layout(path, config, tensors)
+    if not wrapped and not config.get("quantization_config"):
+        check_vocabulary(path, config, tensors)
     mismatch = None if wrapped else tensor_mismatch(config, tensors)
     if mismatch:
         raise GatedevalError(f"{path}: {mismatch} (config.json and the weights do not belong together)")
+    quantised = bool(config.get("quantization_config"))
+    other_gate = find_other_gate(path, config, tensors) if layout is None and not quantised else None
     named = (raw.get("architectures") or [str(raw.get("model_type"))])[0]
     if layout is not None:
         named = ARCHITECTURE if needs_our_model(config) else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
@@ -167,6 +179,7 @@ def inspect(path: Path | str) -> Checkpoint:
         tensors=tensors,
         weight_files=files,
         wrapped=wrapped,
+        other_gate=other_gate,
     )
 
 
