@@ -20,6 +20,7 @@ from vllm.model_executor.layers.linear import ColumnParallelLinear, QKVParallelL
 from vllm.model_executor.layers.rotary_embedding import get_rope
 
 from harness.models.layout import Layout
+from harness.models.variant import Variant
 
 
 class QKVGParallelLinear(QKVParallelLinear):
@@ -103,6 +104,7 @@ class GatedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.layout = layout
+        self.variant: Variant | None = None
         self.head_dim, self.gate_dim = layout.head_dim, layout.gate_dim
         self.qkv_proj = QKVGParallelLinear(hidden_size, layout, bias=qkv_bias, prefix=f"{prefix}.qkv_proj")
         self.num_heads, self.num_kv_heads = self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads
@@ -120,6 +122,11 @@ class GatedAttention(nn.Module):
         )
         self.q_norm = RMSNorm(layout.head_dim, eps=rms_norm_eps) if use_qk_norm else None
         self.k_norm = RMSNorm(layout.head_dim, eps=rms_norm_eps) if use_qk_norm else None
+
+    @property
+    def gate_name(self) -> str:
+        """The gate as `Checkpoint.gate` names it."""
+        return self.variant.gate.label if self.variant and self.variant.gate else str(self.layout.gate)
 
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
         """(T,) positions and (T, E) pre-normed hidden states -> (T, E)."""

@@ -1,13 +1,13 @@
 """The authors' Qwen3 with an attention output gate, as a vLLM model class.
 
-It differs from vLLM's Qwen3 in two places: the attention block, and the loader, which refuses a checkpoint with missing
-or unexpected tensors (a model without its gate still writes fluent text, so nobody would notice).
+It differs from vLLM's Qwen3 in the attention block, in optional norms, and in the loader, which refuses a checkpoint
+with missing or unexpected tensors (a model without its gate still writes fluent text, so nobody would notice).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -23,14 +23,13 @@ from vllm.model_executor.models.qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM
 from vllm.model_executor.models.utils import AutoWeightsLoader, PPMissingLayer, maybe_prefix
 
 from harness.gated.attention import GatedAttention
+from harness.gated.variant import VariantAttention, renamed
 from harness.models.layout import Layout, tensor_mismatch
+from harness.models.variant import Variant
 
 
 class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
-    """Pre-norm layer: gated attention, then SwiGLU. `forward` is Qwen3's; it calls our attention.
-
-    Shapes of `forward`: (T,) positions, (T, E) hidden states and residual -> (T, E) and (T, E).
-    """
+    """Pre-norm layer: gated attention, then SwiGLU, with a norm on each one's output where `sandwich_norm` is set."""
 
     def __init__(
         self,
@@ -44,20 +43,45 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
             raise ValueError("quantised gated checkpoints are not supported: load the unquantised weights")
         flags = config.to_dict()
         self.hidden_size = config.hidden_size
-        self.self_attn = GatedAttention(  # type: ignore[assignment]
-            Layout.from_config(flags),
-            hidden_size=config.hidden_size,
-            rope_parameters=config.rope_parameters,
-            max_position=config.max_position_embeddings,
-            rms_norm_eps=config.rms_norm_eps,
-            qkv_bias=bool(flags.get("qkv_bias", False)),  # like the authors' code, ignore attention_bias
-            use_qk_norm=bool(flags.get("use_qk_norm", True)),
-            cache_config=cache_config,
-            prefix=f"{prefix}.self_attn",
-        )
+        variant = Variant.from_config(flags)
+        settings = {
+            "hidden_size": config.hidden_size,
+            "rope_parameters": config.rope_parameters,
+            "max_position": config.max_position_embeddings,
+            "rms_norm_eps": config.rms_norm_eps,
+            "qkv_bias": bool(flags.get("qkv_bias", False)),  # like the authors' code, ignore attention_bias
+            "use_qk_norm": bool(flags.get("use_qk_norm", True)),
+            "cache_config": cache_config,
+            "prefix": f"{prefix}.self_attn",
+        }
+        layout = Layout.from_config(flags)
+        attention: Any  # one of the two: each registers its attention layer under the same name
+        if variant:
+            attention = VariantAttention(layout, variant=variant, config=flags, **settings)
+        else:
+            attention = GatedAttention(layout, **settings)
+        self.self_attn = attention
         self.mlp = Qwen2MLP(config.hidden_size, config.intermediate_size, config.hidden_act, prefix=f"{prefix}.mlp")
         self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.sandwich = variant.sandwich_norm
+        if self.sandwich:
+            self.attn_output_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+            self.mlp_output_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(
+        self, positions: torch.Tensor, hidden_states: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(T,) positions, (T, E) hidden states and residual -> (T, E) and (T, E), whose sum is the residual stream."""
+        if not self.sandwich:
+            return super().forward(positions, hidden_states, residual)
+        if residual is None:
+            residual, hidden_states = hidden_states, self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = self.attn_output_layernorm(self.self_attn(positions=positions, hidden_states=hidden_states))
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp_output_layernorm(self.mlp(hidden_states)), residual
 
 
 @support_torch_compile(
@@ -104,7 +128,7 @@ class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
         def record_names() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in weights:
                 names.append(name)
-                yield name, tensor
+                yield renamed(name), tensor
 
         loaded = AutoWeightsLoader(self).load_weights(record_names())
         if mismatch := tensor_mismatch(self.config.to_dict(), names):

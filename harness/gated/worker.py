@@ -37,7 +37,7 @@ class WorkerExtension:
         return {
             "model_class": type(model).__name__,
             "model_module": type(model).__module__,
-            "gates": sorted({str(m.layout.gate) for m in model.modules() if isinstance(m, GatedAttention)}),
+            "gates": sorted({m.gate_name for m in model.modules() if isinstance(m, GatedAttention)}),
             "dtype": str(parameters[0].dtype).removeprefix("torch."),
             "device": str(parameters[0].device),
             "unloaded": getattr(model, UNLOADED, None),

@@ -27,6 +27,7 @@ from harness.models.layout import (
     tensor_mismatch,
 )
 from harness.models.other_gates import OtherGate, find_other_gate
+from harness.models.variant import Variant
 from harness.rope import context
 from harness.rope.tables import Rope
 from harness.types import GatedevalError
@@ -53,8 +54,15 @@ class Checkpoint:
     other_gate: OtherGate | None = None
 
     @property
+    def variant(self) -> Variant:
+        """What the model computes beyond Qwen3 and the released gates; `Variant()` in other families."""
+        return Variant.from_config(self.config) if self.layout else Variant()
+
+    @property
     def gate(self) -> str:
-        """none, headwise or elementwise."""
+        """none, headwise or elementwise; a gate that `attn_gate` describes in the paper's words."""
+        if self.layout and self.variant.gate:
+            return self.variant.gate.label
         if self.layout:
             return self.layout.gate
         return self.other_gate.kind if self.other_gate else "none"
@@ -245,7 +253,24 @@ def _layout(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
             f" {head_dim}), but q_proj has {q_rows} rows, {meaning}; correct the flags in config.json or get the"
             " right weights"
         )
-    return layout, {**config, "head_dim": head_dim, "num_key_value_heads": kv_heads}
+    config = {**config, "head_dim": head_dim, "num_key_value_heads": kv_heads}
+    _check_variant(path, config, tensors)
+    return layout, config
+
+
+def _check_variant(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a gate variant whose description is not defined, or contradicts the shapes of its tensors."""
+    try:
+        expected = Variant.from_config(config).tensors(config)
+    except GatedevalError as error:
+        raise GatedevalError(f"{path}: {error}") from error
+    for name, shape in expected.items():
+        stored = tensors.get(f"model.layers.0.{name}")
+        if stored is not None and tuple(stored.shape) != shape:
+            raise GatedevalError(
+                f"{path}: {name} has the shape {tuple(stored.shape)}, config.json's attn_gate means {shape}; correct"
+                " config.json or get the right weights"
+            )
 
 
 def _rows(path: Path, tensors: Mapping[str, Tensor], name: str) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.models.variant import Variant, has_variant_keys
 from harness.types import Gate, GatedevalError
 
 HEADWISE_FLAG = "headwise_attn_output_gate"
@@ -160,7 +161,7 @@ def is_qwen(config: Mapping[str, Any]) -> bool:
 
 
 def needs_our_model(config: Mapping[str, Any]) -> bool:
-    """True if vLLM's own Qwen3 class cannot run the checkpoint: it has a gate, no q/k norm, or the authors' `qkv_bias`.
+    """True if vLLM's own Qwen3 class cannot run the checkpoint: a gate or norm, no q/k norm, the authors' `qkv_bias`.
 
     False for a plain Qwen2 checkpoint (no gate flags, no `use_qk_norm` or `qkv_bias` key): vLLM's own Qwen2 runs it.
     """
@@ -168,7 +169,8 @@ def needs_our_model(config: Mapping[str, Any]) -> bool:
         return False
     if ARCHITECTURE in (config.get("architectures") or []):
         return True
-    return gate_from_flags(config) != "none" or config.get("use_qk_norm") is False or bool(config.get("qkv_bias"))
+    ours = gate_from_flags(config) != "none" or config.get("use_qk_norm") is False or bool(config.get("qkv_bias"))
+    return ours or has_variant_keys(config)
 
 
 KNOWN_TENSORS = ("qwen2", "qwen3", "llama", "mistral")
@@ -199,6 +201,8 @@ def expected_tensors(config: Mapping[str, Any]) -> set[str] | None:
     if kind == "llama" and config.get("mlp_bias"):
         block += [f"mlp.{name}_proj.bias" for name in ("gate", "up", "down")]
     block += ["input_layernorm.weight", "post_attention_layernorm.weight"]
+    if ours:
+        block += Variant.from_config(config).tensors(config)
     for layer in range(int(config["num_hidden_layers"])):
         names.update(f"model.layers.{layer}.{name}" for name in block)
     return names

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from harness.config import ContextSetting
 from harness.models.checkpoint import inspect
-from harness.models.layout import HEADWISE_FLAG, Layout, gate_from_flags
+from harness.models.layout import ARCHITECTURE, HEADWISE_FLAG, Layout, gate_from_flags
+from harness.models.variant import Variant
 from harness.models.writing import write_checkpoint
 from harness.rope import context
 from harness.types import Gate, GatedevalError
@@ -36,12 +37,13 @@ class Trace:
     """Attention weights, outputs and gates of one forward pass, one entry per layer.
 
     `attention`: (B, H, T, T) weights, row = query. `outputs`: (B, T, H, D) of scaled dot-product attention, before
-    the gate. `gates`: (B, T, H, G) after the sigmoid; no entries without a gate. `stream`: (B, T, E) residual stream
-    after the layer.
+    norm and gate. `projected`: (B, T, H, D) what o_proj reads, after norm and gate. `gates`: (B, T, heads, G) gate
+    values after their activation; no entries without a gate. `stream`: (B, T, E) residual stream after the layer.
     """
 
     attention: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
+    projected: list[Tensor] = field(default_factory=list)
     gates: list[Tensor] = field(default_factory=list)
     stream: list[Tensor] = field(default_factory=list)
 
@@ -89,6 +91,15 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, kv, bias=bias)
         self.v_proj = nn.Linear(hidden, kv, bias=bias)
         self.o_proj = nn.Linear(heads, hidden, bias=bias)
+        self.variant = Variant.from_config(config)
+        self.gate_proj: nn.Linear | None = None
+        if gate := self.variant.gate:
+            rows = gate.rows(config)
+            if gate.input_dependent:
+                self.gate_proj = nn.Linear(hidden, rows, bias=bias)
+            else:
+                self.gate_bias = nn.Parameter(torch.zeros(rows))
+        self.sdpa_norm = RMSNorm(layout.head_dim, eps) if self.variant.sdpa_norm else None
         normed = config.get("use_qk_norm", True)
         self.q_norm = RMSNorm(layout.head_dim, eps) if normed else None
         self.k_norm = RMSNorm(layout.head_dim, eps) if normed else None
@@ -102,6 +113,9 @@ class Attention(nn.Module):
         q_BTHD = q.reshape(batch, length, at.num_heads, at.head_dim)
         k_BTKD = self.k_proj(x_BTE).view(batch, length, at.num_kv_heads, at.head_dim)
         v_BTKD = self.v_proj(x_BTE).view(batch, length, at.num_kv_heads, at.head_dim)
+        s = self.gate_values(x_BTE)
+        q_BTHD = self.gated("query", q_BTHD, s)
+        k_BTKD, v_BTKD = self.gated("key", k_BTKD, s), self.gated("value", v_BTKD, s)
         if self.q_norm is not None and self.k_norm is not None:
             q_BTHD, k_BTKD = self.q_norm(q_BTHD), self.k_norm(k_BTKD)
         q_BHTD = rotate(q_BTHD, cos_sin_TD).transpose(1, 2)
@@ -116,12 +130,46 @@ class Attention(nn.Module):
         out_BTHD = out.transpose(1, 2)
         if trace is not None:
             trace.outputs.append(out_BTHD)
+        if self.sdpa_norm is not None:
+            out_BTHD = self.sdpa_norm(out_BTHD)
         if at.gate_dim:
             gate_BTHG = torch.sigmoid(gate.reshape(batch, length, at.num_heads, at.gate_dim))
             out_BTHD = out_BTHD * gate_BTHG  # headwise: one value for all D dimensions of the head
             if trace is not None:
                 trace.gates.append(gate_BTHG)
-        return self.o_proj(out_BTHD.reshape(batch, length, -1))
+        out_BTHD = self.gated("sdpa_output", out_BTHD, s)
+        if trace is not None:
+            trace.projected.append(out_BTHD)
+            if s is not None:
+                trace.gates.append(s.expand(batch, length, *s.shape[2:]))
+        block_BTE = self.o_proj(out_BTHD.reshape(batch, length, -1))
+        return self.gated("attn_output", block_BTE[:, :, None], s)[:, :, 0]
+
+    def gate_values(self, x_BTE: Tensor) -> Tensor | None:
+        """The values s of the gate that `attn_gate` describes, (B, T, heads or 1, G); None without one.
+
+        Paper, section 2.2: s = activation(X W), or of a learned constant where the gate does not depend on the input.
+        """
+        gate = self.variant.gate
+        if gate is None:
+            return None
+        logits = self.gate_bias[None, None] if self.gate_proj is None else self.gate_proj(x_BTE)
+        open_share = torch.sigmoid(logits)
+        s = {
+            "sigmoid": open_share,
+            "silu": logits * open_share,
+            "ns_sigmoid": (1 + open_share) / 2,
+            "identity": logits,
+        }[gate.activation]
+        heads = gate.heads(self.layout.num_heads, self.layout.num_kv_heads)
+        return s.view(*s.shape[:2], heads, -1)
+
+    def gated(self, position: str, y_BTHD: Tensor, s: Tensor | None) -> Tensor:
+        """`y_BTHD` with the gate applied, if this is its position."""
+        gate = self.variant.gate
+        if gate is None or s is None or gate.position != position:
+            return y_BTHD
+        return y_BTHD * s if gate.mode == "multiply" else y_BTHD + s
 
 
 def causal_attention(q_BHTD: Tensor, k_BHTD: Tensor) -> Tensor:
@@ -155,11 +203,14 @@ class Layer(nn.Module):
         self.mlp = SwiGLU(hidden, config["intermediate_size"])
         self.input_layernorm = RMSNorm(hidden, eps)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
+        sandwich = self.self_attn.variant.sandwich_norm
+        self.attn_output_layernorm = RMSNorm(hidden, eps) if sandwich else nn.Identity()
+        self.mlp_output_layernorm = RMSNorm(hidden, eps) if sandwich else nn.Identity()
 
     def forward(self, x_BTE: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
         """(B, T, E) residual stream -> (B, T, E)."""
-        x_BTE = x_BTE + self.self_attn(self.input_layernorm(x_BTE), cos_sin_TD, trace)
-        return x_BTE + self.mlp(self.post_attention_layernorm(x_BTE))
+        x_BTE = x_BTE + self.attn_output_layernorm(self.self_attn(self.input_layernorm(x_BTE), cos_sin_TD, trace))
+        return x_BTE + self.mlp_output_layernorm(self.mlp(self.post_attention_layernorm(x_BTE)))
 
 
 class Decoder(nn.Module):
@@ -258,7 +309,7 @@ def load(path: Path | str) -> Reference:
 
     checkpoint = inspect(path)
     if checkpoint.layout is None or (
-        HEADWISE_FLAG not in checkpoint.config and checkpoint.architecture != "Qwen3ForCausalLM"
+        HEADWISE_FLAG not in checkpoint.config and checkpoint.architecture not in ("Qwen3ForCausalLM", ARCHITECTURE)
     ):
         raise GatedevalError(f"{path}: {checkpoint.architecture} is not a model of the paper's family (Qwen3)")
     model = Reference(checkpoint.config)

@@ -100,6 +100,10 @@ class Recorder:
             parent = layer.parent
             if hasattr(parent, "apply_gate") and getattr(parent, "gate_dim", False):
                 self._wrap_gate(layer)
+            elif getattr(parent, "variant", None):
+                self._hook(parent.o_proj, self._on_projection(layer))
+            if (gate := getattr(parent, "attn_gate", None)) is not None:
+                self._hook(gate, self._on_gate(layer))
         for name, largest in self.hidden.items():
             self._hook(modules[name], self._on_layer(largest))
         self._hook(self.model, self._on_model)
@@ -129,6 +133,7 @@ class Recorder:
             values = torch.stack([torch.cat([r[index] for r in a.rows]) for a in self.attentions])  # (L, R, H)
             measures[name] = [values.float().cpu().numpy().tobytes(), list(values.shape)]
         gated = [a for a in self.attentions if a.gates.values]
+        held = getattr(gated[0].parent, "attn_gate", None) if gated else None
         return {
             "rank": self.rank,
             "layers": [a.name for a in self.attentions],
@@ -136,8 +141,9 @@ class Recorder:
             "hidden": [h.to_plain() for h in self.hidden.values()],
             "final": self.final.to_plain(),
             "before": [a.before.to_plain() for a in self.attentions],
-            "after": [a.after.to_plain() for a in gated],
+            "after": [a.after.to_plain() for a in self.attentions if a.after.count],
             "gates": [a.gates.to_plain() for a in gated],
+            "first_gate": held.first_head if held is not None else None,  # ranks may hold copies of the same gates
             "maps": self._maps(),
             "losses": torch.cat(self.losses).cpu().numpy().tobytes() if self.losses else b"",
         }
@@ -190,6 +196,18 @@ class Recorder:
             if isinstance(output, tuple):
                 stream = output[0] if output[1] is None else output[0].float() + output[1].float()
             largest.add(stream)
+
+        return hook
+
+    def _on_gate(self, layer: AttentionLayer) -> Any:
+        def hook(args: Any, kwargs: Any, output: Tensor) -> None:
+            layer.gates.add(output.expand(args[0].shape[0], *output.shape[1:]))
+
+        return hook
+
+    def _on_projection(self, layer: AttentionLayer) -> Any:
+        def hook(args: Any, kwargs: Any, output: Any) -> None:
+            layer.after.add(args[0])
 
         return hook
 

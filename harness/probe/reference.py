@@ -53,7 +53,7 @@ def probe_reference(
     key = torch.arange(len(ids))[None, :]
     before = torch.stack([o[0] for o in trace.outputs])
     gates = torch.stack([g[0] for g in trace.gates]) if trace.gates else None
-    after = before if gates is None else before * gates
+    after = torch.stack([o[0] for o in trace.projected])
     logprobs = model.head(hidden_TE[:-1]).log_softmax(-1)
     return ReferenceProbe(
         first=rows[..., 0].mean(-1),

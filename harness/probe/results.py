@@ -114,7 +114,9 @@ def combine(plan: ProbePlan, ranks: Sequence[Mapping[str, Any]]) -> ProbeResult:
     }
     before = _small([r["before"] for r in ordered])
     gated = bool(ordered[0]["gates"])
-    gate_mean = _heads([[g["mean"] for g in r["gates"]] for r in ordered]) if gated else np.zeros((0, 0))
+    holders = list({r["rank"] if r["first_gate"] is None else r["first_gate"]: r for r in ordered}.values())
+    gate_mean = _heads([[g["mean"] for g in r["gates"]] for r in holders]) if gated else np.zeros((0, 0))
+    changed = bool(ordered[0]["after"])
     losses = next((r["losses"] for r in ordered if r["losses"]), b"")
     result = ProbeResult(
         length=len(plan.ids),
@@ -124,14 +126,14 @@ def combine(plan: ProbePlan, ranks: Sequence[Mapping[str, Any]]) -> ProbeResult:
         hidden=np.array(ordered[0]["hidden"]),
         final=np.array(ordered[0]["final"]),
         gate_mean=gate_mean,
-        gate_low=_heads([[g["low"] for g in r["gates"]] for r in ordered]) if gated else np.zeros((0, 0)),
+        gate_low=_heads([[g["low"] for g in r["gates"]] for r in holders]) if gated else np.zeros((0, 0)),
         gate_histogram=(
-            np.sum([[g["histogram"] for g in r["gates"]] for r in ordered], axis=0)
+            np.sum([[g["histogram"] for g in r["gates"]] for r in holders], axis=0)
             if gated
             else np.zeros((0, GATE_BINS))
         ),
         small_before=before,
-        small_after=_small([r["after"] for r in ordered]) if gated else np.zeros((0, 2)),
+        small_after=_small([r["after"] for r in ordered]) if changed else np.zeros((0, 2)),
         small_scaled=_scaled([r["before"] for r in ordered], gate_mean.mean(axis=1)) if gated else np.zeros((0, 2)),
         losses=np.frombuffer(losses, dtype=np.float32).astype(np.float64),
         maps={(layer, head): np.array(m) for r in ordered for layer, head, m in r["maps"]},

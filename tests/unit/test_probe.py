@@ -74,7 +74,7 @@ def _rank(rank: int, first: list[list[list[float]]], losses: list[float]) -> dic
     small = {"below": [1, 0], "count": 4, "histogram": histogram.tolist()}
     return {
         "rank": rank, "measures": {"first": sent, "entropy": sent, "distance": sent}, "hidden": [[5.0, 1, 2]],
-        "final": [3.0, 0, 1], "before": [small], "after": [], "gates": [], "maps": [],
+        "final": [3.0, 0, 1], "before": [small], "after": [], "gates": [], "first_gate": None, "maps": [],
         "losses": np.array(losses, dtype=np.float32).tobytes(),
     }  # fmt: skip
 
