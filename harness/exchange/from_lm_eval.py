@@ -159,10 +159,6 @@ def _sample(task: str, lines: list[_Line]) -> Imported:
     references = [str(t) for t in target] if isinstance(target, list) else [str(target)]
     label = f"{task}, document {number}"
     if isinstance(arguments[0][1], dict):
-        try:
-            asked = [generation_request(str(number), label, str(arguments[0][0]), arguments[0][1])]
-        except GatedevalError:  # settings that a run never has: no sample of a run was asked this way
-            asked = []
         return Imported(
             where=first.where,
             number=number,
@@ -170,7 +166,7 @@ def _sample(task: str, lines: list[_Line]) -> Imported:
             response=_text(first),
             scores=scores,
             identity=str(arguments),
-            asked=asked,
+            asked=_prompt_requests(label, arguments[0]),
         )
     logprobs = [_logprob(first, response) for response in first.row["resps"]]
     options = tuple((str(context), str(continuation)) for context, continuation in (a[:2] for a in arguments))
@@ -185,6 +181,15 @@ def _sample(task: str, lines: list[_Line]) -> Imported:
         asked=[SampleRequest(id=str(number), label=label, options=options)],
         extra={"options": [continuation for _, continuation in options], "logprobs": logprobs},
     )
+
+
+def _prompt_requests(label: str, arguments: list[Any]) -> list[SampleRequest]:
+    """The request for [prompt, generation settings]; none where a run never has such settings."""
+    prompt, settings = arguments[:2]
+    try:
+        return [generation_request("0", label, str(prompt), settings)] if isinstance(settings, dict) else []
+    except GatedevalError:
+        return []
 
 
 def _scores(lines: list[_Line]) -> dict[str, float]:
@@ -259,7 +264,6 @@ def _ruler(task: str, name: str, rows: dict[int, list[_Line]]) -> Iterator[LmEva
         references, length = [str(o) for o in doc["outputs"]], int(doc["max_length"])
         ours = score(name, references, response)
         theirs = line.row.get(str(length))
-        settings = arguments[0][1] if isinstance(arguments[0][1], dict) else {}
         there = lengths.setdefault(length, [])
         sample = Imported(
             where=line.where,
@@ -268,7 +272,7 @@ def _ruler(task: str, name: str, rows: dict[int, list[_Line]]) -> Iterator[LmEva
             response=response,
             scores={"score": ours},
             identity=str(arguments),
-            asked=ruler_requests(f"{task}, document {number}", [str(arguments[0][0])], settings.get("max_gen_toks")),
+            asked=_prompt_requests(f"{task}, document {number}", arguments[0]),
         )
         there.append((sample, isinstance(theirs, int | float) and theirs >= 0 and not math.isclose(theirs, ours)))
     for length, samples in sorted(lengths.items()):
@@ -279,10 +283,3 @@ def _ruler(task: str, name: str, rows: dict[int, list[_Line]]) -> Iterator[LmEva
             samples=[s for s, _ in samples],
             rescored=sum(differs for _, differs in samples),
         )
-
-
-def ruler_requests(label: str, prompts: list[str], answer_tokens: int | None) -> list[SampleRequest]:
-    """Requests for RULER's prompts as a run makes them: greedy, without stop strings."""
-    if answer_tokens is None:
-        return []
-    return [SampleRequest(id="0", label=label, prompt=prompt, max_tokens=int(answer_tokens)) for prompt in prompts]

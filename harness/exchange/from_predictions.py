@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.files import json_lines, read_json, read_text
-from harness.exchange.from_lm_eval import ruler_requests
+from harness.engine.requests import SampleRequest
 from harness.exchange.matching import Imported
 from harness.types import GatedevalError
 from tasks.ruler.protocol import ANSWER_TOKENS
@@ -63,6 +63,7 @@ def read_samples(file: Path, task: str | None, answer_tokens: Mapping[str, int])
         counts[prediction.task] = number + 1
         prompts = _prompts(row)
         question = row.get("question") or ""
+        budget = answer_tokens.get(prediction.task, ANSWER_TOKENS[prediction.task])
         yield (
             prediction.task,
             Imported(
@@ -72,11 +73,10 @@ def read_samples(file: Path, task: str | None, answer_tokens: Mapping[str, int])
                 response=prediction.prediction,
                 scores={"score": score(prediction.task, prediction.references, prediction.prediction)},
                 identity=json.dumps(prompts[:1] or [number, question, prediction.references], ensure_ascii=False),
-                asked=ruler_requests(
-                    f"{prediction.task}, line {line}",
-                    prompts,
-                    answer_tokens.get(prediction.task, ANSWER_TOKENS[prediction.task]),
-                ),
+                asked=[
+                    SampleRequest(id="0", label=f"{prediction.task}, line {line}", prompt=prompt, max_tokens=budget)
+                    for prompt in prompts
+                ],
             ),
         )
 
