@@ -99,7 +99,8 @@ class Matcher:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        config: Config = from_dict(self.store.manifest.get("config") or {}, name=str(self.store.path / "run.json"))
+        settings = {"name": "run", **(self.store.manifest.get("config") or {})}
+        config: Config = from_dict(settings, name=str(self.store.path / "run.json"))
         model = next((m for m in config.models if m.label == self._model), None)
         setting = next((c for c in config.contexts if c.label == self.context), None)
         if model is None or setting is None:
@@ -126,9 +127,11 @@ class Matcher:
         return self._known[cell]
 
     def _prompt_hashes(self, sample: Imported) -> Iterator[str]:
+        encoder = self._encoder if sample.asked else None
         for asked in sample.asked:
+            assert encoder is not None
             try:
-                request = self._encoder.encode(asked)
+                request = encoder.encode(asked)
             except GatedevalError:  # longer than the context takes, or options that share a token: the run has no such
                 continue
-            yield self._encoder.hashes(request, "")[1]
+            yield encoder.hashes(request, "")[1]

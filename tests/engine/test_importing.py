@@ -16,7 +16,7 @@ from harness.types import Cell, GatedevalError
 from tests.support import ROOT
 from tests.support.in_process import gatedeval
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.extended]
 
 MODELS = ROOT / "tasks/demo/models"
 CONFIG = f"""
@@ -24,9 +24,9 @@ name: ours
 models: [{{label: ours, path: {MODELS / "baseline/long"}, dtype: float32}}]
 contexts: [{{label: native, max_length: 2048}}]
 benchmarks:
-  - {{ruler: [niah_single_1], lengths: [512], samples: 3, profile: fair}}
-  - {{lm_eval: demo_choice, samples: 12}}
-  - {{lm_eval: demo_words, samples: 12}}
+  - {{ruler: [niah_single_1], lengths: [512], samples: 2, profile: fair}}
+  - {{lm_eval: demo_choice, samples: 8}}
+  - {{lm_eval: demo_words, samples: 8}}
 engine: {{enforce_eager: true}}
 """
 RULER = "gatedeval_ruler_niah_single_1"
@@ -49,14 +49,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.support.elsewhere import PlainTorch, write_lm_eval_results
 
     metadata = {
-        "max_seq_lengths": [512], "samples": 3, "profile": "fair", "tokenizer": str(MODELS / "baseline/long"),
+        "max_seq_lengths": [512], "samples": 2, "profile": "fair", "tokenizer": str(MODELS / "baseline/long"),
     }  # fmt: skip
     include = [str(ROOT / "tasks/demo"), str(ROOT / "tasks/ruler/lmeval")]
     manager = TaskManager(include_defaults=False, include_path=include, metadata=metadata)
     tasks = ["demo_choice", "demo_words", RULER]
     folder = tmp_path_factory.mktemp("elsewhere") / "out"
     return write_lm_eval_results(
-        PlainTorch(MODELS / "baseline/long"), tasks, folder, limit=12, task_manager=manager, metadata=metadata
+        PlainTorch(MODELS / "baseline/long"), tasks, folder, limit=8, task_manager=manager, metadata=metadata
     )
 
 
@@ -65,7 +65,7 @@ def test_the_same_checkpoint_elsewhere_answers_as_ours_does_on_every_prompt(
 ) -> None:
     theirs = Store.read(import_results(elsewhere, tmp_path / "theirs", model="theirs", like=ours))
     store = Store.read(ours)
-    assert theirs.manifest["imported"]["matched"] == theirs.manifest["imported"]["samples"] == 12 + 12 + 3
+    assert theirs.manifest["imported"]["matched"] == theirs.manifest["imported"]["samples"] == 8 + 8 + 2
     for cell in store.cells:
         twin = Cell("theirs", "native", cell.benchmark, cell.task, cell.length)
         both = {s.id: s for s in theirs.samples(twin)}
@@ -84,7 +84,7 @@ def test_a_baseline_from_elsewhere_is_compared_with_ours(ours: Path, elsewhere: 
     import_results(elsewhere, tmp_path / "theirs", model="theirs", like=ours)
     both = Store.read(merge(ours, tmp_path / "theirs", tmp_path / "both"))
     frame = delta_table(both, "ours", "theirs").frame
-    assert sorted(frame.samples) == [3, 12, 12, 12]  # the choices, both readings of words, the needles
+    assert sorted(frame.samples) == [2, 8, 8]
     assert (frame.difference == 0).all()
     assert {row[0].number for row in table5(both).rows} == {"ours", "theirs"}
     assert "theirs" in compare(tmp_path / "both", "ours", "theirs")
@@ -105,11 +105,11 @@ def test_samples_with_other_prompts_are_never_paired(ours: Path, elsewhere: Path
         (changed / file.name).write_text(text)
     theirs = Store.read(import_results(changed, tmp_path / "theirs", model="theirs", like=ours))
     words = Cell("theirs", "native", "demo_words", "demo_words")
-    assert {s.id for s in theirs.samples(words)} == {str(i) for i in range(12) if i != 5} | {"imported-5"}
-    assert any("1 of 12 samples of demo_words" in line for line in theirs.manifest["caption"])
+    assert {s.id for s in theirs.samples(words)} == {str(i) for i in range(8) if i != 5} | {"imported-5"}
+    assert any("1 of 8 samples of demo_words" in line for line in theirs.manifest["caption"])
     both = Store.read(merge(ours, tmp_path / "theirs", tmp_path / "both"))
     frame = delta_table(both, "ours", "theirs").frame
-    assert set(frame[frame.benchmark == "demo_words"].samples) == {11}
+    assert set(frame[frame.benchmark == "demo_words"].samples) == {7}
 
 
 def test_another_answer_budget_is_another_question(ours: Path, elsewhere: Path, tmp_path: Path) -> None:
