@@ -12,8 +12,12 @@ from harness.types import Cell, Sample
 _STOP = {"stop": "stop", "length": "max_tokens", "choose": "stop"}
 
 
-def sample_of(cell: Cell, sample: Sample, model: str) -> Any:
-    """An `inspect_ai.log.EvalSample`. Its id is "TASK ID": one log has the samples of several tasks."""
+def sample_of(cell: Cell, stored: Sample, model: str, *, by_length: bool = False) -> Any:
+    """An `inspect_ai.log.EvalSample`. Its id is "TASK ID": one log has the samples of several tasks.
+
+    A log that has several lengths says "TASK LENGTH ID": `by_length`.
+    """
+    sample = Sample(**_writable(vars(stored)))
     log, messages = client("inspect_ai.log", "inspect"), client("inspect_ai.model", "inspect")
     prompt, options = prompt_text(sample), _options(sample)
     response = _letter(sample.response, options)
@@ -27,7 +31,7 @@ def sample_of(cell: Cell, sample: Sample, model: str) -> Any:
     output = messages.ModelOutput.from_content(model, response, _STOP.get(sample.finish_reason, "unknown"))
     output.usage, output.time = usage, sample.seconds
     return log.EvalSample(
-        id=f"{cell.task} {sample.id}",
+        id=f"{cell.task} {cell.length} {sample.id}" if by_length else f"{cell.task} {sample.id}",
         epoch=1,
         input=prompt,
         choices=options or None,
@@ -39,6 +43,18 @@ def sample_of(cell: Cell, sample: Sample, model: str) -> Any:
         model_usage={model: usage},
         total_time=sample.seconds,
     )
+
+
+def _writable(value: Any) -> Any:
+    """`value` with every lone surrogate (an answer that was cut inside a character) as its escape, e.g. `\\ud835`.
+
+    Inspect's files are UTF-8, which has no lone surrogates.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_writable(k): _writable(v) for k, v in value.items()}
+    return [_writable(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def _score(value: float, response: str, sample: Sample) -> Any:

@@ -159,11 +159,12 @@ class Results:
         )
 
     def _task_means(self, cells: list[Cell], metric: str | None) -> Iterator[tuple[str, float]]:
+        several = len({cell.length for cell in cells}) > 1
         for cell in cells:
             columns = self.store.scores(cell)
             values = columns.scores if metric is None else columns.metrics.get(metric)
             if usable(self.store, cell) and values is not None and values.size:
-                yield cell.task, scale_of(values) * float(values.mean())
+                yield f"{cell.task} {cell.length}" if several else cell.task, scale_of(values) * float(values.mean())
 
     def _facts(self, model: str, context: str) -> dict[str, Any]:
         config = self.manifest.get("config") or {}

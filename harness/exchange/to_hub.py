@@ -32,7 +32,7 @@ def send(results: Results, destination: str | None, project: str) -> list[str]:
         ]
         if not found:
             continue
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
+        name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
         file = target / name / "README.md"
         # Some file systems ignore case.
         if (other := next((m for f, m in written.items() if str(f).lower() == str(file).lower()), None)) is not None:

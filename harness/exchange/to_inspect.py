@@ -56,7 +56,10 @@ def _log(log: Any, results: Results, row: Row, scores: list[Score]) -> Any:
     """One evaluation. All `scores` are measures of the same cells."""
     first = scores[0]
     cells = list(dict.fromkeys(cell for score in scores for cell in score.cells))
-    samples = [sample_of(cell, s, row.model) for cell in cells for s in results.store.samples(cell)]
+    by_length = len({cell.length for cell in cells}) > 1
+    samples = [
+        sample_of(cell, s, row.model, by_length=by_length) for cell in cells for s in results.store.samples(cell)
+    ]
     planned = planned_samples(results.store, cells)
     manifest, identity = results.manifest, results.identity(row.model, row.context, first.benchmark, str(first.length))
     errors = {key: error for cell in cells if (error := results.store.failures.get(key := cell.key))}

@@ -14,6 +14,7 @@ from harness.tables import delta_table, table5
 from harness.tables.compare import compare
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
+from tests.support.formats import assert_valid
 from tests.support.in_process import gatedeval
 
 pytestmark = [pytest.mark.engine, pytest.mark.extended]
@@ -58,6 +59,10 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lm_eval_results(
         PlainTorch(MODELS / "baseline/long"), tasks, folder, limit=8, task_manager=manager, metadata=metadata
     )
+
+
+def test_a_fresh_run_is_valid_by_its_schemas(ours: Path) -> None:
+    assert_valid(ours)
 
 
 def test_the_same_checkpoint_elsewhere_answers_as_ours_does_on_every_prompt(

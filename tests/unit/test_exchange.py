@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -155,13 +156,37 @@ def one_cell(path: Path, samples: list[Any], planned: int | None = None, benchma
 def test_inspect_shows_a_choice_by_its_letter(tmp_path: Path) -> None:
     log = client("inspect_ai.log")
     asked = sample(0, {"acc": 1.0}, finish_reason="choose", options=[" car", " milk"])
-    facts = {"references": ["1"], "response": "1", "extra": {**asked.extra, "prompt": {"head": "Which?", "tail": ""}}}
-    asked = type(asked)(**{**asked.__dict__, **facts})
+    extra = {**asked.extra, "prompt": {"head": "Which?", "tail": ""}}
+    asked = replace(asked, references=["1"], response="1", extra=extra)
     [file] = export_to(one_cell(tmp_path / "run", [asked]), "inspect")
     assert Path(file).parent == tmp_path / "run" / "inspect"
     [there] = log.read_eval_log(file).samples
     assert (there.input, there.choices, there.target) == ("Which?", ["car", "milk"], ["B"])
     assert there.scores["acc"].answer == there.output.completion == "B"
+
+
+def test_an_answer_cut_inside_a_character_is_exported(tmp_path: Path) -> None:
+    """A lone surrogate has no UTF-8 form: Inspect gets its escape."""
+    log = client("inspect_ai.log")
+    cut = replace(sample(0, {"acc": 1.0}), response="a \ud835 42", references=["é \ud835"], finish_reason="length")
+    [file] = export_to(one_cell(tmp_path / "run", [cut]), "inspect")
+    [there] = log.read_eval_log(file).samples
+    assert (there.output.completion, there.target) == ("a \\ud835 42", ["é \\ud835"])
+    assert there.output.stop_reason == "max_tokens"
+
+
+def test_one_log_with_several_lengths_has_no_id_twice(tmp_path: Path) -> None:
+    log = client("inspect_ai.log")
+    cells = {Cell("m", "c", "words", "words", length): 1 for length in (256, 512)}
+    with Store.open(tmp_path / "run", {"config": {}}, cells=cells) as store:
+        for cell in cells:
+            store.append(cell, sample(0, {"acc": cell.length / 512}))
+        store.finish()
+    [file] = export_to(tmp_path / "run", "inspect")
+    read = log.read_eval_log(file)
+    assert {s.id: s.scores["acc"].value for s in read.samples} == {"words 256 0": 0.5, "words 512 0": 1.0}
+    tasks = {m.name: m.value for m in read.results.scores[0].metrics.values() if m.group == "task"}
+    assert tasks == {"words 256": 0.5, "words 512": 1.0}
 
 
 def test_inspect_gets_no_mean_of_an_unfinished_or_failed_cell(tmp_path: Path) -> None:

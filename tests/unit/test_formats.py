@@ -10,17 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from harness.export import STYLES, export_run
 from harness.formats import NAMES, schema
 from harness.formats.generate import generate
 from harness.store import Store, import_predictions
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
+from tests.support.formats import assert_valid, validator
 from tests.support.sample_runs import config, sample, write_run
-
-
-def validator(name: str) -> Any:
-    return jsonschema.Draft202012Validator(schema(name))
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +44,6 @@ def test_an_unknown_schema_is_one_error() -> None:
 
 def test_a_run_and_its_tables_are_valid(run: Path) -> None:
     assert_valid(run)
-
-
-def assert_valid(run: Path) -> None:
-    """run.json, every sample and every JSON table of the run."""
-    validator("run").validate(json.loads((run / "run.json").read_text()))
-    samples, lines = validator("sample"), 0
-    for file in (run / "samples").iterdir():
-        for line in file.read_text().splitlines():
-            samples.validate(json.loads(line))
-            lines += 1
-    assert lines
-    for style in STYLES:
-        if style not in ("samples", "lm_eval") and not (style == "delta" and len(models_of(run)) < 2):
-            validator("table").validate(json.loads(export_run(run, style, "json")))
-
-
-def models_of(run: Path) -> set[str]:
-    return {cell.model for cell in Store.read(run).cells}
 
 
 def test_a_sample_without_a_score_is_valid(tmp_path: Path) -> None:

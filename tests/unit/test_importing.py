@@ -125,6 +125,13 @@ def test_ruler_of_lm_eval_is_scored_as_ruler_scores_it(tmp_path: Path) -> None:
     assert any("qa_squad at 4096" in line and "1 of 2 samples" in line for line in store.manifest["caption"])
 
 
+def test_an_answer_cut_inside_a_character_is_imported(tmp_path: Path) -> None:
+    folder = write_lm_eval(tmp_path / "out", {"words": [generated(0, {"acc": 1.0}, resps=[["a \ud835 42"]])]})
+    store = Store.read(import_results(folder, tmp_path / "run"))
+    [cell] = store.cells
+    assert [s.response for s in store.samples(cell)] == ["a \ud835 42"]
+
+
 def test_importing_twice_adds_nothing(tmp_path: Path) -> None:
     folder = write_lm_eval(tmp_path / "out", {"words": [generated(d, {"acc": 1.0}) for d in range(3)]})
     for _ in range(2):

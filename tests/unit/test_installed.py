@@ -110,7 +110,7 @@ def test_it_offers_the_clients_of_other_tools_as_extras(site: Path) -> None:
     assert not [line for line in plain if "inspect" in line or "mlflow" in line or "wandb" in line]
 
 
-def test_it_exports_a_run_without_any_extra(crowded: Path, site: Path) -> None:
+def test_it_exports_a_run_as_model_cards(crowded: Path, site: Path) -> None:
     ours = write_run(crowded / "run", config(lengths=(4096,)), n=2)
     done = run(*GATEDEVAL, "export", str(ours), "--to", "hub", cwd=crowded, site=site)
     assert [Path(line).parent.name for line in done.stdout.splitlines()] == ["baseline", "gated"], done.stderr
