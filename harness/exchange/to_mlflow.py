@@ -29,6 +29,8 @@ def send(results: Results, destination: str | None, project: str) -> list[str]:
         # MLflow 3 opens its file store only where this says that it is wanted. A folder as destination says so.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         destination = Path(destination).resolve().as_uri()
+    # By itself the client waits for four minutes until it says that nobody listens at an address.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     try:
         log = _Log(mlflow.MlflowClient(tracking_uri=destination), project)
         parent = log.run(results.name, results.identity(), {"mlflow.note.content": _note(results)})
@@ -42,8 +44,8 @@ def send(results: Results, destination: str | None, project: str) -> list[str]:
     except mlflow.exceptions.MlflowException as error:
         where = destination or mlflow.get_tracking_uri()
         raise GatedevalError(
-            f"MLflow at {where} refuses: {first_line(error)}; name a folder or a tracking address with -o, "
-            "or set MLFLOW_TRACKING_URI"
+            f"MLflow at {where} refuses ({first_line(error):.200}); name a folder or a server's address with -o, or "
+            "set MLFLOW_TRACKING_URI; a database (sqlite://...) needs the package mlflow instead of mlflow-skinny"
         ) from error
     return [f"{destination or mlflow.get_tracking_uri()}: experiment {project}, run {results.name} ({parent})"]
 

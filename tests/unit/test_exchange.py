@@ -288,6 +288,19 @@ def test_mlflows_file_store_is_read_back(
         assert len(reader.get_metric_history(row.info.run_id, "curve/ruler")) == len(history)
 
 
+def test_an_mlflow_that_cannot_be_reached_is_one_error_with_the_remedy(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    for address in ("http://127.0.0.1:9", "ftp://nowhere"):
+        result = CliRunner().invoke(cli, ["export", str(run), "--to", "mlflow", "-o", address])
+        assert result.exit_code == 2
+        [line] = [line for line in result.stderr.splitlines() if line.startswith("gatedeval:")]
+        assert f"MLflow at {address} refuses" in line
+        assert "name a folder or a server's address with -o" in line
+
+
 # ------------------------------------------------------------------------------------------------- Weights & Biases
 
 
