@@ -60,6 +60,8 @@ def import_results(
     path, out = Path(path), Path(out)
     if not path.exists():
         raise GatedevalError(f"{path}: no such file or folder; give lm-eval's results or RULER predictions")
+    if length < 0:
+        raise GatedevalError(f"--length must be 0 (not known) or a number of tokens, not {length}")
     matcher = None if like is None else Matcher(like, context)
     if matcher is not None and model in labels(matcher.store, "models"):
         raise GatedevalError(f"{matcher.store.path} has a model {model!r} already; give this one another --model")

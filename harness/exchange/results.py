@@ -6,10 +6,13 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
@@ -28,7 +31,8 @@ class Score:
     """One number of Table 5: a measure of one (model, context setting).
 
     `value`, `low` and `high` (95% interval, None where there is none): 0-100, or the metric's own scale. `tasks`:
-    the mean of each task that went in, on the same scale. `missing`: in words, why `value` is None.
+    the mean of each task that went in, on the same scale. `scale`: what samples' scores were multiplied with for them,
+    100 or 1. `missing`: in words, why `value` is None.
     """
 
     benchmark: str
@@ -39,6 +43,7 @@ class Score:
     value: float | None
     low: float | None
     high: float | None
+    scale: float
     samples: int
     lower_is_better: bool
     cells: list[Cell]
@@ -151,20 +156,31 @@ class Results:
             value=average.value if there else None,
             low=100 * average.interval.low if bounded else None,
             high=100 * average.interval.high if bounded else None,
+            scale=scale_of(*self._columns(average.cells, measure.metric).values()),
             samples=average.samples,
             lower_is_better=measure.column.lower_is_better,
             cells=[cell for cell in cells if cell in self.store.cells],
-            tasks=dict(self._task_means(average.cells, measure.metric)),
+            tasks=self._task_means(average.cells, measure.metric),
             missing=average.missing,
         )
 
-    def _task_means(self, cells: list[Cell], metric: str | None) -> Iterator[tuple[str, float]]:
-        several = len({cell.length for cell in cells}) > 1
+    def _columns(self, cells: list[Cell], metric: str | None) -> dict[Cell, NDArray[np.float64]]:
+        """Cell -> its scores by the metric (None: its headline metric), (n,); only cells whose samples all have one."""
+        found = {}
         for cell in cells:
             columns = self.store.scores(cell)
             values = columns.scores if metric is None else columns.metrics.get(metric)
             if usable(self.store, cell) and values is not None and values.size:
-                yield f"{cell.task} {cell.length}" if several else cell.task, scale_of(values) * float(values.mean())
+                found[cell] = values
+        return found
+
+    def _task_means(self, cells: list[Cell], metric: str | None) -> dict[str, float]:
+        columns = self._columns(cells, metric)
+        several, scale = len({cell.length for cell in columns}) > 1, scale_of(*columns.values())
+        return {
+            f"{cell.task} {cell.length}" if several else cell.task: scale * float(values.mean())
+            for cell, values in columns.items()
+        }
 
     def _facts(self, model: str, context: str) -> dict[str, Any]:
         config = self.manifest.get("config") or {}

@@ -112,7 +112,7 @@ def _scores(log: Any, results: Results, scores: list[Score], samples: int) -> li
         metric = results.metric_of(score)
         if metric is None or score.value is None:
             continue
-        scale = 100.0 if score.low is not None else 1.0
+        scale = score.scale
         name = "mean" if metric not in found else score.part
         numbers = {name: score.value / scale}
         if score.low is not None and score.high is not None:

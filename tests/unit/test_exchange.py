@@ -189,6 +189,19 @@ def test_one_log_with_several_lengths_has_no_id_twice(tmp_path: Path) -> None:
     assert tasks == {"words 256": 0.5, "words 512": 1.0}
 
 
+def test_a_perplexity_keeps_its_scale(tmp_path: Path) -> None:
+    """And one sample, whose interval is as wide as can be, is not taken for a perplexity."""
+    log = client("inspect_ai.log")
+    [file] = export_to(
+        one_cell(tmp_path / "ppl", [sample(i, {"word_perplexity": 10.0 + i}) for i in range(3)]), "inspect"
+    )
+    [score] = log.read_eval_log(file).results.scores
+    assert {k: m.value for k, m in score.metrics.items()} == {"mean": 11.0}
+    [file] = export_to(one_cell(tmp_path / "one", [sample(0, {"f1": 0.25})]), "inspect")
+    [score] = log.read_eval_log(file).results.scores
+    assert score.metrics["mean"].value == 0.25
+
+
 def test_inspect_gets_no_mean_of_an_unfinished_or_failed_cell(tmp_path: Path) -> None:
     log = client("inspect_ai.log")
     unfinished = one_cell(tmp_path / "a", [sample(0, {"acc": 1.0})], planned=3)

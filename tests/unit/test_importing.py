@@ -276,6 +276,8 @@ def test_a_folder_without_results_is_one_error(tmp_path: Path) -> None:
         import_results(tmp_path / "empty", tmp_path / "run")
     with pytest.raises(GatedevalError, match="no such file or folder"):
         import_results(tmp_path / "nowhere", tmp_path / "run")
+    with pytest.raises(GatedevalError, match="--length must be 0"):
+        import_results(tmp_path / "empty", tmp_path / "run", length=-1)
     (tmp_path / f"results_{DATE}.json").write_text("{}")
     with pytest.raises(GatedevalError, match="run lm_eval with --log_samples"):
         import_results(tmp_path / f"results_{DATE}.json", tmp_path / "run")
