@@ -23,6 +23,10 @@ from tasks.ruler.scoring import score, task_name
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[0-9.-]+)\.jsonl")
 _RESULTS = re.compile(r"results_(?P<date>\d{4}-\d\d-\d\dT[0-9.-]+)\.json")
+_FIELDS = {
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "doc_hash", "prompt_hash",
+    "target_hash",
+}  # fmt: skip
 _MEANS = ("acc", "acc_norm", "exact_match")  # metrics whose result is the plain mean over documents
 
 
@@ -196,7 +200,8 @@ def _scores(lines: list[_Line]) -> dict[str, float]:
     """lm-eval's metrics of one document; `metric,filter` where the task has several filters, as a run names them."""
     found: dict[str, float] = {}
     for line in lines:
-        for metric in line.row.get("metrics") or []:
+        # Versions before 0.4.4 did not list the metrics: they are what is no field of lm-eval's own.
+        for metric in line.row.get("metrics") or [key for key in line.row if key not in _FIELDS]:
             value = line.row.get(metric)
             if isinstance(value, int | float):
                 found[metric if len(lines) == 1 else f"{metric},{line.row.get('filter')}"] = float(value)

@@ -132,6 +132,24 @@ def test_an_answer_cut_inside_a_character_is_imported(tmp_path: Path) -> None:
     assert [s.response for s in store.samples(cell)] == ["a \ud835 42"]
 
 
+def test_files_of_an_older_lm_eval_are_read(tmp_path: Path) -> None:
+    """Arguments as lists, and no list of the metrics."""
+    rows = [
+        {
+            "doc_id": d,
+            "doc": {},
+            "target": "7",
+            "arguments": [["Q", {"until": ["\n"]}]],
+            "resps": [["7"]],
+            "em": 0.5 * d,
+        }
+        for d in range(3)
+    ]
+    store = Store.read(import_results(write_lm_eval(tmp_path / "out", {"words": rows}), tmp_path / "run"))
+    [cell] = store.cells
+    assert [s.scores for s in store.samples(cell)] == [{"em": 0.0}, {"em": 0.5}, {"em": 1.0}]
+
+
 def test_importing_twice_adds_nothing(tmp_path: Path) -> None:
     folder = write_lm_eval(tmp_path / "out", {"words": [generated(d, {"acc": 1.0}) for d in range(3)]})
     for _ in range(2):
