@@ -200,7 +200,7 @@ def _scores(lines: list[_Line]) -> dict[str, float]:
     """lm-eval's metrics of one document; `metric,filter` where the task has several filters, as a run names them."""
     found: dict[str, float] = {}
     for line in lines:
-        # Versions before 0.4.4 did not list the metrics: they are what is no field of lm-eval's own.
+        # Older versions did not list the metrics: they are what is no field of lm-eval's own.
         for metric in line.row.get("metrics") or [key for key in line.row if key not in _FIELDS]:
             value = line.row.get(metric)
             if isinstance(value, int | float):
