@@ -37,6 +37,9 @@ def send(results: Results, destination: str | None, project: str) -> list[str]:
         with session.run(results.name, results.identity(), "tables", results.run_facts()) as run:
             _files(wandb, run, results)
             places.append(_place(run))
+        if wandb.run is None:  # else a run of the caller's own is active
+            # `finish` returns before W&B's service has written the last run's file; its end is waited for.
+            wandb.teardown()
     except wandb.errors.Error as error:
         raise GatedevalError(
             f"Weights & Biases refuses: {first_line(error)}; log in with `wandb login`, or name a folder with -o: "
