@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from harness import __version__
-from harness.commands import checkpoints, demo, evaluate, probing, results, ruler
+from harness.commands import checkpoints, demo, evaluate, exchange, probing, results, ruler
 from harness.types import GatedevalError
 
 
@@ -63,7 +63,7 @@ for command in (
     evaluate.run, evaluate.plan, evaluate.sweep, probing.probe,
     checkpoints.check, checkpoints.twin, checkpoints.make_tiny,
     results.table, results.figures, results.compare, results.report,
-    results.runs, results.merge, results.rebuild, results.import_,
+    results.runs, results.merge, results.rebuild, results.import_, exchange.export,
     ruler.ruler, ruler.data,
 ):  # fmt: skip
     cli.add_command(command)

@@ -146,13 +146,34 @@ def rebuild(run: Path) -> None:
 
 
 @click.command("import")
-@click.argument("file", type=PATH)
+@click.argument("source", type=PATH)
 @click.argument("target", type=PATH)
-@click.option("--model", default="imported", show_default=True, help="Label of the model that made the predictions.")
-@click.option("--length", default=0, help="RULER length of the samples in tokens (0: unknown).")
+@click.option("--model", default="imported", show_default=True, help="Label of the model that gave the answers.")
+@click.option("--context", help="Label of the context setting that it had (with --like: one of that run).")
+@click.option("--like", type=PATH, help="A run to compare with: samples whose prompts are the same get its ids.")
+@click.option(
+    "--length", default=0, help="RULER length of the samples in tokens (0: by the folder's name, or unknown)."
+)
 @click.option("--task", help="Task of all rows, for files without a task column.")
-def import_(file: Path, target: Path, model: str, length: int, task: str | None) -> None:
-    """Make a run TARGET of a FILE of RULER predictions (JSON lines or CSV: task, references, prediction)."""
+def import_(
+    source: Path,
+    target: Path,
+    model: str,
+    context: str | None,
+    like: Path | None,
+    length: int,
+    task: str | None,
+) -> None:
+    """Make a run TARGET of results SOURCE of another harness.
+
+    SOURCE is a folder of lm-eval's results (samples_*.jsonl, results_*.json), or RULER predictions: a folder of
+    NVIDIA's or kvpress' files, or one file (JSON lines or CSV: task, references, prediction).
+    """
     from harness.store import import_predictions
 
-    print(import_predictions(file, target, model=model, length=length, task=task))
+    if source.is_file() and like is None and context is None and not source.name.startswith("results_"):
+        print(import_predictions(source, target, model=model, length=length, task=task))
+        return
+    from harness.exchange.importing import import_results
+
+    print(import_results(source, target, model=model, context=context, length=length, task=task, like=like))

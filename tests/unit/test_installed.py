@@ -13,6 +13,7 @@ import pytest
 
 import gatedeval_app
 from tests.support import ROOT
+from tests.support.sample_runs import config, write_run
 
 REGISTERED = """
 import vllm.plugins
@@ -83,6 +84,36 @@ def test_it_has_what_is_read_at_run_time(site: Path) -> None:
         tracked = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True)
         absent = [n for n in tracked.stdout.split() if not (home / n).is_file() and (ROOT / n).is_file()]
         assert not absent
+
+
+SCHEMAS = """
+import gatedeval_app
+gatedeval_app.activate()
+from harness.formats import NAMES, schema
+print(*(name for name in NAMES if schema(name)["properties"]))
+"""
+
+
+def test_it_has_the_schemas_of_its_files(crowded: Path, site: Path) -> None:
+    done = run(sys.executable, "-c", SCHEMAS, cwd=crowded, site=site)
+    assert done.stdout.split() == ["run", "sample", "table"], done.stderr
+
+
+def test_it_offers_the_clients_of_other_tools_as_extras(site: Path) -> None:
+    [info] = site.glob("*.dist-info")
+    metadata = (info / "METADATA").read_text(encoding="utf-8").splitlines()
+    extras = {line.removeprefix("Provides-Extra: ") for line in metadata if line.startswith("Provides-Extra: ")}
+    assert {"inspect", "mlflow", "wandb", "exchange"} <= extras
+    for extra, package in (("inspect", "inspect-ai"), ("mlflow", "mlflow-skinny"), ("wandb", "wandb")):
+        assert any(line.startswith(f"Requires-Dist: {package}") and f'"{extra}"' in line for line in metadata)
+    plain = [line for line in metadata if line.startswith("Requires-Dist: ") and "extra ==" not in line]
+    assert not [line for line in plain if "inspect" in line or "mlflow" in line or "wandb" in line]
+
+
+def test_it_exports_a_run_as_model_cards(crowded: Path, site: Path) -> None:
+    ours = write_run(crowded / "run", config(lengths=(4096,)), n=2)
+    done = run(*GATEDEVAL, "export", str(ours), "--to", "hub", cwd=crowded, site=site)
+    assert [Path(line).parent.name for line in done.stdout.splitlines()] == ["baseline", "gated"], done.stderr
 
 
 def test_commands_work_beside_folders_of_our_names(crowded: Path, site: Path) -> None:

@@ -1,0 +1,156 @@
+"""run.json and the JSON of a table as pydantic models: what a reader can rely on. JSON Schema is made from them.
+
+Keys that are added later do not break a reader, so every model allows more keys than it names. What older versions did
+not write has a default.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+State = Literal["complete", "incomplete", "running"]
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Document(BaseModel):
+    """A JSON object with at least these keys."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+
+class PlannedCell(Document):
+    """A cell of the plan: what one number of a per-task table stands for."""
+
+    model: str
+    """Label of the model."""
+    context: str
+    """Label of the context setting."""
+    benchmark: str
+    task: str
+    length: Count = 0
+    """Tokens of prompt and answer; 0 where the benchmark has no length."""
+    planned: Count | None = None
+    """Samples that the plan asks for; null where it does not say."""
+
+
+class Session(Document):
+    """One process that wrote the run."""
+
+    start: str
+    """UTC, ISO 8601."""
+    end: str | None = None
+    """Absent where the process was killed."""
+    pid: int | None = None
+    host: str | None = None
+
+
+class RunModel(Document):
+    """What a model of the run was."""
+
+    gate: Literal["none", "headwise", "elementwise"] | None = None
+    architecture: str | None = None
+    parameters: Count | None = None
+    """Numbers in the checkpoint's weight files."""
+    fingerprint: str | None = None
+    """Hash of config.json and weights; part of every sample's hash."""
+    tokenizer: str | None = None
+    """sha256 of the tokenizer's files."""
+    max_lengths: dict[str, Count] = {}
+    """Context label -> the longest prompt plus answer, in tokens."""
+    engine: dict[str, Any] = {}
+    """What the engine reported: dtype that ran, device, ranks, seconds, tokens."""
+
+
+class DataFile(Document):
+    """One file that prompts were made from."""
+
+    sha256: Sha256
+    name: str | None = None
+    file: str | None = None
+    source: str | None = None
+    revision: str | None = None
+
+
+class Run(Document):
+    """run.json: the manifest of a run directory."""
+
+    cells: list[PlannedCell]
+    """The plan, in its order."""
+    gatedeval: str | None = None
+    """The version that wrote the run."""
+    name: str | None = None
+    state: State | None = None
+    start: str | None = None
+    """ISO 8601."""
+    end: str | None = None
+    """Null while the run is written."""
+    seed: int | None = None
+    config: dict[str, Any] = {}
+    """The resolved config: the schema's definition `Config`. Empty in a run that no config made."""
+    models: dict[str, RunModel] = {}
+    """Label -> facts."""
+    data: dict[str, DataFile] = {}
+    versions: dict[str, str] = {}
+    """Package -> version."""
+    hardware: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
+    git: str | None = None
+    """Commit of gatedeval; "-dirty" where files differed from it."""
+    caption: list[str] = []
+    """Lines that every table of the run has beneath it."""
+    options: dict[str, Any] = {}
+    """Options that depart from an original benchmark's procedure."""
+    comparisons: dict[str, Any] = {}
+    """`baselines`: context label -> the model that the others are compared with."""
+    failures: dict[str, str] = {}
+    """Cell key -> the error that ended it."""
+    sessions: list[Session] = []
+    imported: dict[str, Any] = {}
+    """In an imported run: source, facts, and how many samples have a prompt of the run `like`."""
+
+
+class TableColumn(Document):
+    """One column of a table."""
+
+    name: str
+    """Key of the column in a row."""
+    title: str
+    group: str
+    """The heading above the title; empty for none."""
+    score: bool
+    """Whether its fields are objects with a value, or text."""
+
+
+class TableValue(Document):
+    """One number of a table."""
+
+    value: float | None
+    """Null for a dash: there is no number, which is not zero."""
+    interval: tuple[float, float] | None = None
+    """95%, in the unit of the value."""
+    interval_clustered: tuple[float, float] | None = None
+    """The same with tasks (MMLU: subjects) as clusters."""
+    change: float | None = None
+    """Against the same model's first un-extended context."""
+    marks: str = ""
+    """▲ and ▼: significantly above or below the baseline; †: partial."""
+    best: bool = False
+
+
+class TableDocument(Document):
+    """`gatedeval table RUN --format json`: a table and the cells behind it."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    style: str
+    run: str
+    columns: list[TableColumn]
+    rows: list[dict[str, TableValue | str]]
+    """Column name -> text, or a value."""
+    cells: list[dict[str, Any]]
+    """The tidy rows that the CSV has too."""
+    caption: list[str]
+    missing: list[str]
+    """What the run lacks, in words."""
