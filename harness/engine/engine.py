@@ -15,6 +15,7 @@ from harness.engine.option_tree import Node, Tree, padded
 from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, check_fits
 from harness.engine.start import start_vllm, vllm_arguments
 from harness.engine.stream import InFlight, RequestStream
+from harness.gated import LOAD_FORMAT
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path
 from harness.rope import context
@@ -94,6 +95,7 @@ class Engine:
                 )
             if facts["gates"] and facts["gates"] != [self.checkpoint.gate]:
                 raise EngineError(f"rank {rank} runs gates {facts['gates']}, the checkpoint has {self.checkpoint.gate}")
+            self._check_loaded(rank, facts["model_class"], facts.pop("unloaded"))
         limit = self.vllm.model_config.max_model_len
         if limit < self.max_model_len:
             raise EngineError(f"the engine takes {limit} tokens, {self.max_model_len} were planned")
@@ -104,6 +106,20 @@ class Engine:
             # vLLM computed its table from the overrides. If it ignored a setting, its table differs from ours.
             facts["rope_deviation"] = max(self.rpc("gatedeval_check_rope", rope.to_plain(), self.max_model_len))
         return facts
+
+    def _check_loaded(self, rank: int, model_class: str, unloaded: list[str] | None) -> None:
+        """Refuse a model with parameters that no tensor of the checkpoint reached."""
+        if unloaded is None:
+            default = self.arguments.get("load_format") == LOAD_FORMAT
+            if default and self.checkpoint.quantisation is None and not self._vllm.model_config.quantization:
+                raise EngineError(f"rank {rank} did not report which parameters of {model_class} were loaded")
+        elif unloaded:
+            shown = "; ".join(unloaded[:4]) + ("; ..." if len(unloaded) > 4 else "")
+            raise EngineError(
+                f"{self.checkpoint.path}: no tensor in its weight files reached {len(unloaded)} parameter(s) of"
+                f" {model_class} (rank {rank}): {shown}. The checkpoint is incomplete, or its tensors have names that"
+                " vLLM's class does not know"
+            )
 
     @property
     def vllm(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import EngineOptions, Model
 from harness.engine.requests import EngineError
 from harness.engine.stream import one_line, watch_engine_process
+from harness.gated import LOAD_FORMAT
 from harness.gated.watchdog import ENGINE_OF
 from harness.models.checkpoint import Checkpoint
 from harness.models.layout import ARCHITECTURE
@@ -35,6 +36,7 @@ def vllm_arguments(
         "enable_prefix_caching": options.prefix_caching,
         "generation_config": "vllm",  # ignore the repository's temperature and penalties
         "worker_extension_cls": WORKER,
+        "load_format": LOAD_FORMAT,  # vLLM's default loader, with a report of what it left out
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,

@@ -12,4 +12,10 @@ From q_proj in the checkpoint to the attention output, in reading order:
 2. `gated.attention`: `QKVGParallelLinear` loads these rows; `GatedAttention` computes the equation above.
 3. `gated.model`: the decoder layer and the model class around it, and a loader that misses no tensor.
 4. `gated.plugin`: registers the model class in vLLM and points gated checkpoints at it.
+
+For every model that gatedeval runs, gated or not: `gated.loading` finds parameters that no tensor reached, and
+`gated.worker` has what the engine asks of each rank.
 """
+
+LOAD_FORMAT = "gatedeval"
+"""vLLM's `load_format` of the loader in `gated.loading`."""

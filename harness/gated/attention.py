@@ -23,7 +23,9 @@ from harness.models.layout import Layout
 
 
 class QKVGParallelLinear(QKVParallelLinear):
-    """One column-parallel projection for query, key, value and gate: (T, E) -> (T, H·D + 2·K·D + H·G) = [q|k|v|gate].
+    """One column-parallel projection for query, key, value and gate: (T, E) -> (T, H·D + 2·K·D + H·G + Z).
+
+    The output is [q|k|v|gate|zeros]; the Z zeros align each token's row (`Layout.fused_sizes`).
 
     The checkpoint's packed q_proj (see `harness.models.layout`) is split into query and gate rows, head by head, before
     it is sharded. Tensor parallelism thus works for any number of ranks that divides the query heads. With more ranks
@@ -44,8 +46,7 @@ class QKVGParallelLinear(QKVParallelLinear):
             self.num_kv_heads, self.num_kv_head_replicas = 1, divide(tp_size, layout.num_kv_heads)
         else:
             self.num_kv_heads, self.num_kv_head_replicas = divide(layout.num_kv_heads, tp_size), 1
-        kv_size = self.num_kv_heads * layout.head_dim
-        self.local_sizes = [self.num_heads * layout.head_dim, kv_size, kv_size, self.num_heads * layout.gate_dim]
+        self.local_sizes = layout.fused_sizes(tp_size)
         self.output_sizes = [size * tp_size for size in self.local_sizes]
         ColumnParallelLinear.__init__(
             self, hidden_size, sum(self.output_sizes), bias=bias, gather_output=False, quant_config=None, prefix=prefix
@@ -69,13 +70,14 @@ class QKVGParallelLinear(QKVParallelLinear):
         values, gates = layout.shard(loaded_shard_id, self.tp_size, self.tp_rank)
         part = {"q": 0, "k": 1, "v": 2}[loaded_shard_id]
         self._slot(param, part).copy_(loaded_weight[torch.from_numpy(values)])
-        if loaded_shard_id == "q" and layout.gate_dim:
+        if loaded_shard_id == "q":
             self._slot(param, 3).copy_(loaded_weight[torch.from_numpy(gates)])
+            self._slot(param, 4).zero_()
 
     weight_loader_v2 = weight_loader  # vLLM calls one of the two, depending on the quantisation method
 
     def _slot(self, param: nn.Parameter, part: int) -> torch.Tensor:
-        """The slice of this rank's parameter that holds part 0 (q), 1 (k), 2 (v) or 3 (gate)."""
+        """The slice of this rank's parameter that holds part 0 (q), 1 (k), 2 (v), 3 (gate) or 4 (zeros)."""
         return param.data.narrow(0, sum(self.local_sizes[:part]), self.local_sizes[part])
 
 
@@ -122,7 +124,7 @@ class GatedAttention(nn.Module):
     def forward(self, positions: torch.Tensor, hidden_states: torch.Tensor) -> torch.Tensor:
         """(T,) positions and (T, E) pre-normed hidden states -> (T, E)."""
         qkvg, _ = self.qkv_proj(hidden_states)
-        q, k, v, gate = qkvg.split(self.qkv_proj.local_sizes, dim=-1)  # (T, H·D), (T, K·D), (T, K·D), (T, H·G)
+        q, k, v, gate, _ = qkvg.split(self.qkv_proj.local_sizes, dim=-1)  # (T, H·D), (T, K·D), (T, K·D), (T, H·G)
         if self.q_norm is not None and self.k_norm is not None:  # per head; the gate is neither normed nor rotated
             q_THD = q.view(-1, self.num_heads, self.head_dim)
             k_TKD = k.view(-1, self.num_kv_heads, self.head_dim)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from harness.gated.loading import UNLOADED  # importing it registers the loader, before the worker loads its model
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -18,7 +20,11 @@ class WorkerExtension:
     """Methods that `Engine.rpc` calls in all ranks. Arguments and results are plain data."""
 
     def gatedeval_facts(self) -> dict[str, Any]:
-        """The model in this rank: class, module, gates, dtype, device, shapes of its rotary tables."""
+        """The model in this rank: class, module, gates, dtype, device, shapes of its rotary tables.
+
+        `unloaded`: the parameters, or parts of them, that no tensor of the checkpoint reached (see
+        `harness.gated.loading`); None where another loader than ours, or a quantised model, gives no report.
+        """
         from harness.gated.attention import GatedAttention
 
         model = self._gatedeval_model()
@@ -29,6 +35,7 @@ class WorkerExtension:
             "gates": sorted({str(m.layout.gate) for m in model.modules() if isinstance(m, GatedAttention)}),
             "dtype": str(parameters[0].dtype).removeprefix("torch."),
             "device": str(parameters[0].device),
+            "unloaded": getattr(model, UNLOADED, None),
             "rope_tables": [list(m.cos_sin_cache.shape) for m in self._gatedeval_ropes()],  # type: ignore[arg-type]
         }
 

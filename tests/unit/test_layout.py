@@ -14,7 +14,7 @@ from harness.models.layout import (
     needs_our_model,
     tensor_mismatch,
 )
-from harness.types import GatedevalError
+from harness.types import Gate, GatedevalError
 
 # 4 query heads, 2 KV heads, head_dim 2; row i of the packed projection is filled with i.
 HEADWISE = Layout(4, 2, 2, "headwise")  # per group: q0 q0 q1 q1 g0 g1
@@ -121,3 +121,25 @@ def test_every_tensor_is_accounted_for() -> None:
     assert "not in the model: model.layers.0.self_attn.gate_proj.weight" in str(
         tensor_mismatch(config, names | {"model.layers.0.self_attn.gate_proj.weight"})
     )
+
+
+@pytest.mark.parametrize("gate", ["none", "headwise", "elementwise"])
+@pytest.mark.parametrize(
+    "heads", [(4, 1), (4, 2), (9, 3), (12, 2), (14, 2), (15, 5), (16, 2), (16, 8), (32, 8), (40, 8)]
+)
+@pytest.mark.parametrize("head_dim", [20, 32, 64, 80, 128])
+def test_every_rank_s_fused_row_is_a_multiple_of_16_bytes(gate: Gate, heads: tuple[int, int], head_dim: int) -> None:
+    layout = Layout(*heads, head_dim, gate)
+    ranks = [tp for tp in range(1, 9) if heads[0] % tp == 0 and (heads[1] % tp == 0 or tp % heads[1] == 0)]
+    for tp in ranks:
+        queries, keys, values, gates, zeros = layout.fused_sizes(tp)
+        assert (queries + keys + values + gates + zeros) * 2 % 16 == 0  # bfloat16; float32 all the more
+        assert 0 <= zeros < 16
+        assert (queries, gates) == (heads[0] // tp * head_dim, heads[0] // tp * layout.gate_dim)
+        assert keys == values == max(1, heads[1] // tp) * head_dim
+
+
+def test_zeros_by_hand() -> None:
+    """16 heads of 128, headwise: 16 gates on one rank need no zeros, 8 gates on one of two ranks need 8."""
+    layout = Layout(16, 2, 128, "headwise")
+    assert [layout.fused_sizes(tp)[3:] for tp in (1, 2, 4, 8)] == [[16, 0], [8, 8], [4, 12], [2, 14]]
