@@ -15,7 +15,6 @@ from typing import Any
 
 from harness.engine.requests import Choice, EngineError, Question
 
-_WIDTH = 16  # see `padded`
 _MAX_CHILDREN = 128  # vLLM's limit on logprob_token_ids of one request
 
 
@@ -89,12 +88,9 @@ class Tree:
 
 
 def padded(ids: list[int]) -> list[int]:
-    """`ids` repeated up to a common width, so that the lists of a batch have equal lengths.
+    """`ids`, repeated up to vLLM's longest list if token 0 is among them.
 
-    vLLM pads the shorter lists of a batch with token 0 at -inf, which would replace the log-probability of the real
-    token 0. Widths are 16, 32, 64, ...; for lists of different widths in one batch, `take` refuses the -inf.
+    vLLM pads the shorter lists of a batch with token 0 at -inf, in its sampler for CPUs as in the one for GPUs. The -inf
+    would replace the log-probability of the real token 0. A list of the greatest length is never padded.
     """
-    width = _WIDTH
-    while width < len(ids):
-        width *= 2
-    return (ids * (width // len(ids) + 1))[:width]
+    return (ids * (_MAX_CHILDREN // len(ids) + 1))[:_MAX_CHILDREN] if 0 in ids else ids

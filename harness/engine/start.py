@@ -11,7 +11,7 @@ from harness.config import EngineOptions, Model
 from harness.engine.requests import EngineError
 from harness.engine.stream import one_line, watch_engine_process
 from harness.gated import LOAD_FORMAT
-from harness.gated.watchdog import ENGINE_OF
+from harness.gated.watchdog import ENGINE_OF, follow_forks
 from harness.models.checkpoint import Checkpoint
 from harness.models.layout import ARCHITECTURE
 from harness.rope.context import Overrides
@@ -83,7 +83,11 @@ def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, options: En
 def _set_environment(options: EngineOptions, cache_gib: int) -> None:
     """Set defaults for the environment variables that vLLM reads. Variables that the user has set stay as they are."""
     os.environ[ENGINE_OF] = str(os.getpid())  # the engine's processes end when this process does
+    follow_forks()
     defaults = {
+        # vLLM's default on GPUs is fork. A forked engine inherits our open files, such as the pipe to the process that
+        # generates samples, and starts with whatever state our libraries are in.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "TOKENIZERS_PARALLELISM": "false",

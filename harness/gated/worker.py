@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from harness.gated.loading import UNLOADED  # importing it registers the loader, before the worker loads its model
+from harness.gated.watchdog import follow_parent
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from harness.rope.tables import Rope
+
+
+follow_parent()  # vLLM imports this module in every worker, whether or not it loads the plugins there
 
 
 class WorkerExtension:
@@ -61,10 +66,10 @@ class WorkerExtension:
             del cache[key]
         table: torch.Tensor = module.cos_sin_cache  # type: ignore[assignment]  # (positions, rotary_dim)
         fresh = torch.from_numpy(encoding.cos_sin(table.shape[0]))
-        for name in ("cos_sin_cache", "cos_sin_cache_bf16"):
-            if isinstance(buffer := getattr(module, name, None), torch.Tensor):
-                buffer.copy_(fresh)
-        return _deviation(encoding, table, min(encoding.length, table.shape[0]))
+        with torch.inference_mode():  # a buffer that was created under it cannot be written outside of it
+            for live in _tables(module):
+                live.copy_(fresh)
+        return max(_deviation(encoding, live, min(encoding.length, table.shape[0])) for live in _tables(module))
 
     def gatedeval_check_rope(self, rope: dict[str, Any], rows: int) -> float:
         """The smallest deviation of a live rotary module from a context setting. Changes nothing.
@@ -84,7 +89,7 @@ class WorkerExtension:
         deviations, first = [], None
         for module in self._gatedeval_ropes():
             try:
-                deviations.append(_deviation(encoding, module.cos_sin_cache, rows))
+                deviations.append(max(_deviation(encoding, table, rows) for table in _tables(module)))
             except Exception as error:
                 first = first or error
         for module in self._gatedeval_model().modules():  # transformers' own modules compute angles as they go
@@ -153,6 +158,14 @@ class WorkerExtension:
                 f"the model has {len(ropes)} different rotary tables; only models with one can be re-based"
             )
         return ropes[0]
+
+
+def _tables(module: nn.Module) -> list[torch.Tensor]:
+    """The tables of a rotary module: vLLM has a second one in bfloat16 on ROCm, which its kernels read instead."""
+    import torch
+
+    buffers = (getattr(module, name, None) for name in ("cos_sin_cache", "cos_sin_cache_bf16"))
+    return [buffer for buffer in buffers if isinstance(buffer, torch.Tensor)]
 
 
 def _deviation(encoding: Rope, table: Any, rows: int) -> float:

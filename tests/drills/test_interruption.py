@@ -70,14 +70,16 @@ class Session:
 
     started: ClassVar[list[Session]] = []
 
-    def __init__(self, cwd: Path, *arguments: str, run: Path, log: Path | None = None) -> None:
+    def __init__(
+        self, cwd: Path, *arguments: str, run: Path, log: Path | None = None, program: Path = ROOT / "cli.py"
+    ) -> None:
         """`run`: the run directory. `log`: folder for what the process prints, by default the run's parent."""
         self.run = run
         self.err = (log or run.parent) / f"{run.name}.{uuid.uuid4().hex}.err"
         self.err.parent.mkdir(parents=True, exist_ok=True)
         with self.err.open("wb") as err, self.err.with_suffix(".out").open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "cli.py"), "run", *arguments, "-o", str(run)],
+                [sys.executable, str(program), "run", *arguments, "-o", str(run)],
                 cwd=cwd,
                 env={**os.environ, **ONE_THREAD},
                 stdout=out,
@@ -155,6 +157,41 @@ def test_an_engine_does_not_outlive_its_killed_parent_while_it_starts(folder: Pa
     session.process.kill()
     session.end()
     assert left_behind(session.process.pid, timeout=120) == []  # it ends a second after its imports
+
+
+FORKING = f"""
+import multiprocessing, runpy
+import vllm.utils.system_utils as system_utils
+
+if __name__ == "__main__":
+    system_utils.get_mp_context = lambda: multiprocessing.get_context("fork")
+    runpy.run_path({str(ROOT / "cli.py")!r}, run_name="__main__")
+"""
+"""The command, with an engine that is forked as on a GPU under VLLM_WORKER_MULTIPROC_METHOD=fork (CPUs always spawn)."""
+
+
+@pytest.mark.engine
+@pytest.mark.extended
+@pytest.mark.parametrize("delay", [0, 4])
+def test_nor_does_an_engine_that_was_forked(folder: Path, tmp_path: Path, delay: float) -> None:
+    program = tmp_path / "forking.py"
+    program.write_text(FORKING)
+    session = Session(folder, "drill.yaml", run=folder / f"forking-{delay}", program=program)
+
+    def forked() -> bool:
+        me = psutil.Process(session.process.pid)
+        for child in me.children():
+            with contextlib.suppress(psutil.Error):
+                if child.cmdline() == me.cmdline() or "EngineCore" in " ".join(child.cmdline()):
+                    return True
+        return False
+
+    assert session.wait_for(forked), session.stderr[-2000:]
+    time.sleep(delay)
+    assert forked(), f"the engine ended by itself: {session.stderr[-2000:]}"
+    session.process.kill()
+    session.end()
+    assert left_behind(session.process.pid, timeout=120) == []
 
 
 # ------------------------------------------------------------------------------------------------ Ctrl-C, SIGTERM
