@@ -90,7 +90,8 @@ class Tree:
 def padded(ids: list[int]) -> list[int]:
     """`ids`, repeated up to vLLM's longest list if token 0 is among them.
 
-    vLLM pads the shorter lists of a batch with token 0 at -inf, in its sampler for CPUs as in the one for GPUs. The -inf
-    would replace the log-probability of the real token 0. A list of the greatest length is never padded.
+    vLLM pads the shorter lists of a batch with token 0 at -inf, in both of its samplers (v1/sample/sampler.py, and
+    v1/worker/gpu/sample/logprob.py, which has Triton kernels). The -inf would replace the log-probability of the real
+    token 0. A list of the greatest length is never padded.
     """
     return (ids * (_MAX_CHILDREN // len(ids) + 1))[:_MAX_CHILDREN] if 0 in ids else ids

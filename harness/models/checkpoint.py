@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import ContextSetting
+from harness.models.config_values import check_values, check_vocabulary
 from harness.models.headers import Tensor, read_tensors
 from harness.models.hub import file_sha256
 from harness.models.layout import (
@@ -138,10 +139,12 @@ def inspect(path: Path | str) -> Checkpoint:
     """Read a checkpoint directory's config and tensor headers and decide what it is.
 
     Raises:
-        GatedevalError: config.json or weights missing or unreadable, flags that contradict the shapes, tensors missing.
+        GatedevalError: config.json or weights missing or unreadable, a value of the wrong kind in config.json, flags or
+            a vocabulary that contradict the shapes, tensors missing.
     """
     path = Path(path)
     raw = _read_config(path)
+    check_values(path / "config.json", raw)
     config = text_config(raw)
     files, tensors = read_tensors(path)
     wrapped = config is not raw
@@ -153,6 +156,8 @@ def inspect(path: Path | str) -> Checkpoint:
             raise GatedevalError(f"{path}: a quantised checkpoint with a gate is not supported; get the 16-bit weights")
         if not config.get("quantization_config"):  # packed weights have other shapes
             layout, config = _layout(path, config, tensors)
+    if not wrapped and not config.get("quantization_config"):
+        check_vocabulary(path, config, tensors)
     mismatch = None if wrapped else tensor_mismatch(config, tensors)
     if mismatch:
         raise GatedevalError(f"{path}: {mismatch} (config.json and the weights do not belong together)")

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.config import Model
+from harness.models.admission import admit
 from harness.models.bpe import save_tokenizer, train_bpe
 from harness.models.layout import Layout, gate_flags
 from harness.models.writing import write_checkpoint
-from harness.types import Gate
+from harness.types import Gate, GatedevalError
 
 if TYPE_CHECKING:
     import torch
@@ -38,12 +40,17 @@ _TINY: dict[str, Any] = {
 def make_tiny(root: Path, seed: int = 0) -> list[Path]:
     """Write `root`/{baseline,headwise,elementwise}: random weights of the paper's architecture and a small tokenizer.
 
-    Folders that hold a config.json are left as they are. Returns the folders that were written.
+    Folders that hold a config.json are left as they are, after a check that they are whole. Returns the folders that
+    were written.
+
+    Raises:
+        GatedevalError: a folder holds a checkpoint that is damaged, or that has another gate than its name says.
     """
     written = []
     for arm, gate in TINY_ARMS.items():
         target = root / arm
         if (target / "config.json").exists():
+            _check_whole(target, gate)
             continue
         tokenizer = _tiny_tokenizer()
         config = dict(_TINY, vocab_size=tokenizer.get_vocab_size(), **gate_flags(gate))
@@ -51,6 +58,15 @@ def make_tiny(root: Path, seed: int = 0) -> list[Path]:
         save_tokenizer(tokenizer, target)
         written.append(target)
     return written
+
+
+def _check_whole(target: Path, gate: Gate) -> None:
+    try:
+        found = admit(Model(label=target.name, path=str(target))).checkpoint
+    except GatedevalError as error:
+        raise GatedevalError(f"{error}. The folder {target} is damaged: remove it, then make it again") from error
+    if found.gate != gate:
+        raise GatedevalError(f"{target}: holds a checkpoint with gate {found.gate}; remove the folder, or name another")
 
 
 def random_weights(config: Mapping[str, Any], seed: int) -> dict[str, torch.Tensor]:

@@ -167,7 +167,7 @@ if __name__ == "__main__":
     system_utils.get_mp_context = lambda: multiprocessing.get_context("fork")
     runpy.run_path({str(ROOT / "cli.py")!r}, run_name="__main__")
 """
-"""The command, with an engine that is forked as on a GPU under VLLM_WORKER_MULTIPROC_METHOD=fork (CPUs always spawn)."""
+"""The command, with an engine that is forked, as on a GPU with VLLM_WORKER_MULTIPROC_METHOD=fork. CPUs always spawn."""
 
 
 @pytest.mark.engine

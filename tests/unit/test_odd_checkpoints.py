@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -199,6 +200,72 @@ def test_a_config_with_a_word_for_a_number_is_refused(
     assert checkpoint.rope
     with pytest.raises(GatedevalError, match=message):
         checkpoint.overrides_under(ContextSetting(label="n"))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        # the text "false" is true in Python: a plain model would be taken for a gated one, and the reverse
+        ({"headwise_attn_output_gate": "false"}, "headwise_attn_output_gate is 'false', not true or false"),
+        ({"elementwise_attn_output_gate": "true"}, "elementwise_attn_output_gate is 'true', not true or false"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no', not true or false"),
+        ({"use_qk_norm": 2}, "use_qk_norm is 2, not true or false"),
+        ({"hidden_size": -1}, "hidden_size is -1, not a positive whole number"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads is '2', not a positive whole number"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True, not a positive whole number"),
+        ({"head_dim": 32.0}, "head_dim is 32.0, not a positive whole number"),
+        ({"torch_dtype": "float99"}, "torch_dtype is 'float99', not an element type"),
+        ({"dtype": 16}, "dtype is 16, not an element type"),
+        ({"architectures": "Qwen3ForCausalLM"}, "architectures is 'Qwen3ForCausalLM', not a list of model classes"),
+        ({"architectures": []}, "architectures is [], not a list of model classes"),
+        ({"model_type": ["qwen3"]}, "model_type is ['qwen3'], not a name"),
+        ({"text_config": "qwen3"}, "text_config is 'qwen3', not a mapping"),
+        ({"vocab_size": 500}, "config.json says vocab_size 500, but model.embed_tokens.weight has 512 rows"),
+        ({"vocab_size": "512"}, "vocab_size is '512', not a positive whole number"),
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen3", "olmo2"])
+def test_a_value_of_the_wrong_kind_is_refused_in_one_line(
+    sound: Callable[[str], Path], tmp_path: Path, family: str, config: dict[str, object], message: str
+) -> None:
+    text = refused(altered(sound(family), tmp_path / "m", **config))
+    assert message in text
+    assert "\n" not in text
+
+
+def test_an_output_matrix_of_another_vocabulary_is_refused(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    directory = odd.with_tensors(
+        altered(sound("llama"), tmp_path / "m"), lambda t: t.update({"lm_head.weight": t["lm_head.weight"][:500]})
+    )
+    assert "vocab_size 512, but lm_head.weight has 500 rows" in refused(directory)
+
+
+def test_values_that_published_files_have_are_taken(sound: Callable[[str], Path], tmp_path: Path) -> None:
+    """null for "not given", torch's full name of a type, numbers for flags."""
+    taken = altered(
+        sound("qwen3"), tmp_path / "m", dtype=None, torch_dtype="torch.bfloat16", attention_bias=0, mlp_bias=None
+    )
+    assert inspect(taken).gate == "none"
+
+
+def test_make_tiny_does_not_take_a_damaged_model_for_a_finished_one(tiny: Path, tmp_path: Path) -> None:
+    for arm in ("baseline", "headwise", "elementwise"):
+        shutil.copytree(tiny / arm, tmp_path / arm)
+    assert make_tiny(tmp_path) == [], "whole ones are left as they are"
+    weights = tmp_path / "headwise" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1000])
+    with pytest.raises(GatedevalError, match=r"model\.safetensors: not a whole.*headwise is damaged: remove it"):
+        make_tiny(tmp_path)
+    weights.write_bytes(whole)
+    (tmp_path / "headwise" / "tokenizer.json").unlink()
+    (tmp_path / "headwise" / "tokenizer_config.json").unlink()
+    with pytest.raises(GatedevalError, match=r"no tokenizer.*headwise is damaged"):
+        make_tiny(tmp_path)
+    shutil.rmtree(tmp_path / "headwise")
+    shutil.copytree(tiny / "baseline", tmp_path / "headwise")
+    with pytest.raises(GatedevalError, match="headwise: holds a checkpoint with gate none"):
+        make_tiny(tmp_path)
 
 
 def test_a_folder_in_place_of_the_weights_and_a_file_in_place_of_a_folder(
