@@ -26,6 +26,7 @@ from harness.models.layout import (
     needs_our_model,
     tensor_mismatch,
 )
+from harness.models.other_gates import OtherGate, find_other_gate
 from harness.rope import context
 from harness.rope.tables import Rope
 from harness.types import GatedevalError
@@ -38,7 +39,8 @@ class Checkpoint:
     `config`: config.json, with head_dim and num_key_value_heads filled in from the shapes where they are missing.
     `layout`: None for a model that is no Qwen-type decoder; vLLM runs such a model with its own class.
     `architecture`: the model class that vLLM must resolve to. `tensors`: headers by name. `wrapped`: config.json is a
-    multimodal wrapper, and `config` is its `text_config`.
+    multimodal wrapper, and `config` is its `text_config`. `other_gate`: the gate that vLLM's own class of another
+    family computes.
     """
 
     path: Path
@@ -48,11 +50,14 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     weight_files: tuple[Path, ...]
     wrapped: bool = False
+    other_gate: OtherGate | None = None
 
     @property
     def gate(self) -> str:
         """none, headwise or elementwise."""
-        return self.layout.gate if self.layout else "none"
+        if self.layout:
+            return self.layout.gate
+        return self.other_gate.kind if self.other_gate else "none"
 
     @property
     def parameters(self) -> int:
@@ -161,6 +166,8 @@ def inspect(path: Path | str) -> Checkpoint:
     mismatch = None if wrapped else tensor_mismatch(config, tensors)
     if mismatch:
         raise GatedevalError(f"{path}: {mismatch} (config.json and the weights do not belong together)")
+    quantised = bool(config.get("quantization_config"))
+    other_gate = find_other_gate(path, config, tensors) if layout is None and not quantised else None
     named = (raw.get("architectures") or [str(raw.get("model_type"))])[0]
     if layout is not None:
         named = ARCHITECTURE if needs_our_model(config) else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
@@ -172,6 +179,7 @@ def inspect(path: Path | str) -> Checkpoint:
         tensors=tensors,
         weight_files=files,
         wrapped=wrapped,
+        other_gate=other_gate,
     )
 
 

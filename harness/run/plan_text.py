@@ -45,6 +45,8 @@ def describe(model: Model, *, as_json: bool = False) -> str:
     checkpoint = inspect(directory)
     layout, config = checkpoint.layout, checkpoint.config
     facts: dict[str, Any] = {"path": str(directory), "gate": checkpoint.gate}
+    if checkpoint.other_gate:
+        facts["gate layout"] = checkpoint.other_gate.evidence
     if layout:
         facts["heads"] = f"{layout.num_heads} query, {layout.num_kv_heads} key/value, head_dim {layout.head_dim}"
         gate = (

@@ -1,0 +1,95 @@
+"""Gates of other model families than the paper's: which layout a checkpoint has, with the evidence. Pure.
+
+vLLM's own class of such a family computes the gate; gatedeval says which one it is. A layout is named only where the
+model type and the shapes of the tensors agree. The width W of the attention output (heads x head_dim) is read off
+o_proj, which has W columns:
+
+    per head   q_proj has 2·W rows: for each head, its query rows and then its gate rows (elementwise)
+    separate   a matrix of its own with W rows (elementwise) or one row per head (headwise)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.models.headers import Tensor
+from harness.models.layout import ELEMENTWISE_FLAG, HEADWISE_FLAG, QWEN_TYPES, gate_from_flags
+from harness.types import Gate, GatedevalError
+
+_PER_HEAD = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
+_SEPARATE = {"afmoe": "gate_proj", "step3p5": "g_proj", "step3p7": "g_proj", "laguna": "g_proj"}
+_PLAIN = (
+    "llama", "mistral", "mixtral", "qwen2_moe", "qwen3_moe", "olmo2", "olmo3", "gemma", "gemma2", "gemma3_text",
+)  # fmt: skip
+"""Types whose vLLM class has no gate and reads W rows of q_proj, however many the file has."""
+
+
+@dataclass(frozen=True)
+class OtherGate:
+    """A gate that vLLM's own class computes. `kind`: headwise or elementwise. `evidence`: layout, tensor and shapes."""
+
+    kind: Gate
+    evidence: str
+
+
+def find_other_gate(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> OtherGate | None:
+    """The gate of a checkpoint that is no Qwen2 or Qwen3. None: the family has none, or is not known here.
+
+    Raises:
+        GatedevalError: the checkpoint has the paper's flags or gate rows, in a family where vLLM's class knows neither;
+            or the shapes contradict the family's own flag.
+    """
+    kind = str(config.get("model_type"))
+    if gate_from_flags(config) != "none":
+        flag = HEADWISE_FLAG if config.get(HEADWISE_FLAG) else ELEMENTWISE_FLAG
+        where = "inside a multimodal wrapper" if kind in QWEN_TYPES else f"and the model type is {kind!r}"
+        raise GatedevalError(
+            f"{path / 'config.json'}: {flag} is set, {where}. Only in a Qwen2 or Qwen3 language model does gatedeval"
+            " know what the flag means; vLLM's class for this checkpoint ignores it. Remove the flag if the weights have"
+            " no gate"
+        )
+    for name, output in tensors.items():
+        if not name.endswith("self_attn.o_proj.weight") or len(output.shape) != 2:
+            continue
+        found = _of_layer(path, kind, config, tensors, name.removesuffix("o_proj.weight"), output.shape[1])
+        if found is not None:
+            return found
+    return None
+
+
+def _of_layer(
+    path: Path, kind: str, config: Mapping[str, Any], tensors: Mapping[str, Tensor], layer: str, width: int
+) -> OtherGate | None:
+    """The gate of one attention layer. `layer`: what the names of its tensors begin with. `width`: W."""
+    query = tensors.get(f"{layer}q_proj.weight")
+    if query is not None and kind in _PLAIN and query.shape[0] != width:
+        raise GatedevalError(
+            f"{path}: {layer}q_proj.weight has {query.shape[0]} rows, and o_proj has {width} columns. vLLM's class for"
+            f" {kind!r} would read the first {width} rows as queries and drop the others, which may be a gate; this"
+            " checkpoint cannot be evaluated"
+        )
+    if query is not None and kind in _PER_HEAD:
+        flag = config.get("attn_output_gate", True)
+        if query.shape[0] != (2 * width if flag else width):
+            raise GatedevalError(
+                f"{path}: attn_output_gate is {flag!r}, but {layer}q_proj.weight has {query.shape[0]} rows and o_proj"
+                f" has {width} columns; config.json and the weights do not belong together"
+            )
+        evidence = f"model type {kind}; {layer}q_proj.weight has {query.shape[0]} rows = 2 x {width}"
+        return OtherGate("elementwise", f"per head [query | gate] ({evidence})") if flag else None
+    name = f"{layer}{_SEPARATE.get(kind)}.weight"
+    gate = tensors.get(name)
+    if gate is None:
+        return None
+    rows, head_dim = gate.shape[0], config.get("head_dim")
+    if rows == width:
+        return OtherGate("elementwise", f"separate matrix (model type {kind}; {name} has {rows} rows = {width})")
+    if isinstance(head_dim, int) and rows * head_dim == width:
+        evidence = f"model type {kind}; {name} has {rows} rows = {width} / {head_dim}"
+        return OtherGate("headwise", f"separate matrix ({evidence})")
+    raise GatedevalError(
+        f"{path}: {name} has {rows} rows, which is neither one per head nor one per column of o_proj ({width})"
+    )
