@@ -48,8 +48,8 @@ def find_other_gate(path: Path, config: Mapping[str, Any], tensors: Mapping[str,
         where = "inside a multimodal wrapper" if kind in QWEN_TYPES else f"and the model type is {kind!r}"
         raise GatedevalError(
             f"{path / 'config.json'}: {flag} is set, {where}. Only in a Qwen2 or Qwen3 language model does gatedeval"
-            " know what the flag means; vLLM's class for this checkpoint ignores it. Remove the flag if the weights have"
-            " no gate"
+            " know what the flag means; vLLM's class for this checkpoint ignores it. Remove the flag if the weights"
+            " have no gate"
         )
     for name, output in tensors.items():
         if not name.endswith("self_attn.o_proj.weight") or len(output.shape) != 2:
