@@ -22,9 +22,16 @@ def _is_flag(value: Any) -> bool:
 
 
 def _is_size(value: Any) -> bool:
-    """A positive whole number, or one per layer (some families have layers of different sizes)."""
-    values = value if isinstance(value, list) and value else [value]
-    return all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in values)
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _are_sizes(value: Any) -> bool:
+    """One number, or one per layer: some families have layers of different sizes."""
+    return all(map(_is_size, value)) if isinstance(value, list) else _is_size(value)
+
+
+def _is_small_number(value: Any) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 < value < 1
 
 
 def _is_dtype(value: Any) -> bool:
@@ -41,14 +48,17 @@ def _is_names(value: Any) -> bool:
 
 _FLAG = (_is_flag, "true or false")
 _SIZE = (_is_size, "a positive whole number")
+_SIZES = (_are_sizes, "a positive whole number")
 _NAME = (lambda value: isinstance(value, str) and bool(value), "a name")
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "architectures": (_is_names, "a list of model classes"),
     "model_type": _NAME,
     **dict.fromkeys((HEADWISE_FLAG, ELEMENTWISE_FLAG, "use_qk_norm", "qkv_bias"), _FLAG),
-    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), _FLAG),
-    **dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"), _SIZE),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "head_dim"), _SIZE),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window"), _FLAG),
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "vocab_size", "head_dim"), _SIZE),
+    **dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads"), _SIZES),
+    "rms_norm_eps": (_is_small_number, "a number between 0 and 1"),
+    "quantization_config": (lambda value: isinstance(value, Mapping), "a mapping"),
     **dict.fromkeys(("dtype", "torch_dtype"), (_is_dtype, "an element type, such as bfloat16")),
 }
 """Entry of config.json -> (whether a value is of the right kind, what the right kind is). null means "not given"."""

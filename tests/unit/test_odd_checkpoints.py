@@ -214,6 +214,8 @@ def test_a_config_with_a_word_for_a_number_is_refused(
         ({"num_key_value_heads": "2"}, "num_key_value_heads is '2', not a positive whole number"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True, not a positive whole number"),
         ({"head_dim": 32.0}, "head_dim is 32.0, not a positive whole number"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps is '1e-6', not a number between 0 and 1"),
+        ({"quantization_config": "gptq"}, "quantization_config is 'gptq', not a mapping"),
         ({"torch_dtype": "float99"}, "torch_dtype is 'float99', not an element type"),
         ({"dtype": 16}, "dtype is 16, not an element type"),
         ({"architectures": "Qwen3ForCausalLM"}, "architectures is 'Qwen3ForCausalLM', not a list of model classes"),
