@@ -36,6 +36,7 @@ _MARKS = {
 """Per element type: an integer type of the same size, and the bits of a NaN with an unusual payload."""
 
 _SMALL = 1 << 20  # elements of a parameter whose initial values are kept while its weights are loaded
+_SLICE = 1 << 24  # elements that are compared with the mark at once
 
 
 @register_model_loader(LOAD_FORMAT)
@@ -107,9 +108,9 @@ class Marks:
                 if names is not None and not claimed and not filled_by_file:
                     found.append(name)
                 continue
-            marked = bits[0] == bits[1]
-            if not bool(marked.any()):
+            if not _any_equal(*bits):
                 continue
+            marked = bits[0] == bits[1]
             if claimed and name in self.initial and bool(marked.all()):
                 parameter.data.copy_(self.initial[name])
                 continue
@@ -148,6 +149,13 @@ def _bits(parameter: nn.Parameter) -> tuple[torch.Tensor, int] | None:
         return None
     integer, mark = _MARKS[parameter.dtype]
     return parameter.data.view(integer), mark
+
+
+def _any_equal(values: torch.Tensor, mark: int) -> bool:
+    """Whether any element is `mark`. In slices: comparing a large matrix at once costs as much memory again."""
+    step = max(1, _SLICE // max(1, values[0].numel())) if values.dim() else 1
+    slices = values.split(step) if values.dim() else (values,)
+    return any(bool((part == mark).any()) for part in slices)
 
 
 def _ranges(numbers: list[int]) -> str:
