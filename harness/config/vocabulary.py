@@ -76,9 +76,14 @@ class ContextSetting(Entry):
 
 
 class EngineOptions(Entry):
-    """How vLLM is run. None: vLLM's own default. Only `dtype` is in a sample's hash; in 16 bits others matter too."""
+    """How vLLM is run. None: vLLM's own default.
+
+    In a sample's hash are `dtype`, and where they are not the default `quantization`, `kv_cache_dtype` and float32
+    logits. In 16 bits the others can move an answer too.
+    """
 
     tensor_parallel_size: Positive = 1
+    pipeline_parallel_size: Positive = 1
     enforce_eager: bool | Literal["auto"] = "auto"  # auto: eager on a CPU, compiled on a GPU
     max_num_seqs: Positive | None = None
     max_num_batched_tokens: Positive | None = None
@@ -87,6 +92,10 @@ class EngineOptions(Entry):
     block_size: Positive | None = None
     prefix_caching: bool = True
     dtype: Dtype = "auto"
+    float32_logits: bool | Literal["auto"] = "auto"  # of a model in 16 bits; auto: on a GPU
+    batch_invariant: bool = False
+    quantization: Text | None = None
+    kv_cache_dtype: Text | None = None
 
 
 class BenchmarkEntry(Entry):

@@ -21,11 +21,18 @@ from harness.types import GatedevalError
 class Encoder:
     """Encodes and hashes the samples of one model under one context setting.
 
-    `max_length`: tokens that prompt and answer may take together. `dtype`: the model's, as configured.
+    `max_length`: tokens that prompt and answer may take together. `dtype`: the model's, as configured. `options`: the
+    engine's that change answers (`harness.engine.precision.hashed_options`).
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, checkpoint: Checkpoint, setting: ContextSetting, max_length: int, dtype: str
+        self,
+        tokenizer: Tokenizer,
+        checkpoint: Checkpoint,
+        setting: ContextSetting,
+        max_length: int,
+        dtype: str,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.tokenizer, self.setting, self.max_length = tokenizer, setting, max_length
         rope = checkpoint.rope_under(setting)
@@ -35,6 +42,8 @@ class Encoder:
         if dtype == "auto" and checkpoint.dtype == "float32":
             dtype = "float32"  # vLLM's own "auto" ran such checkpoints in bfloat16: those answers are others
         self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": encoding}
+        if options:
+            self._constant_facts["engine"] = dict(options)
 
     def encode(self, sample: SampleRequest) -> Prompt | Question:
         """The token ids of `sample`. Raises GatedevalError when they do not fit the context setting."""

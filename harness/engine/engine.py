@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.config import ContextSetting, EngineOptions, Model
+from harness.engine import self_check, verification, vllm_api
+from harness.engine.causes import explanation
+from harness.engine.log import EngineLog
 from harness.engine.option_tree import Node, Tree, padded
+from harness.engine.precision import running_dtype
 from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, check_fits
-from harness.engine.start import start_vllm, vllm_arguments
+from harness.engine.start import set_environment, start_vllm, vllm_arguments
 from harness.engine.stream import InFlight, RequestStream
-from harness.gated import LOAD_FORMAT
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path
 from harness.rope import context
@@ -27,15 +31,17 @@ class Engine:
 
     `contexts`: every setting the engine will run under; the first is in force after the start. A model whose rotary
     encoding cannot be replaced in a live engine (`can_switch_to`) is started under the first one alone.
-    `vllm_arguments`: further arguments of vLLM's `EngineArgs`; they replace ours (benchmarks use this).
+    `vllm_arguments`: further arguments of vLLM's `EngineArgs`; they replace ours (benchmarks use this). `log`: the file
+    that takes what vLLM and its processes print; None: a temporary file, which stays only if the engine fails.
 
-    Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported), `setting` and
-    `max_length` (the context setting in force and its longest prompt plus answer, in tokens), `max_model_len` (the
-    longest of all settings), `in_flight` (limits on what is in the engine at once).
+    Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported; `arithmetic` among
+    them is all that changes low-order bits), `setting` and `max_length` (the context setting in force and its longest
+    prompt plus answer, in tokens), `max_model_len` (the longest of all settings), `in_flight` (limits on what is in the
+    engine at once).
 
     Raises:
-        GatedevalError: the checkpoint is refused, or a context setting cannot be applied to it.
-        EngineError: vLLM could not start, or runs another model class or gate than the checkpoint needs.
+        GatedevalError: the checkpoint is refused, or a context setting or an engine option cannot be applied to it.
+        EngineError: vLLM could not start, or runs another model class, gate or dtype than was planned.
     """
 
     starts = 0
@@ -47,6 +53,7 @@ class Engine:
         contexts: Sequence[ContextSetting],
         options: EngineOptions | None = None,
         vllm_arguments: Mapping[str, Any] | None = None,
+        log: Path | None = None,
     ) -> None:
         since = time.monotonic()
         self.model, self.options = model, options or EngineOptions()
@@ -58,11 +65,15 @@ class Engine:
         if not self.checkpoint.can_switch:
             longest = contexts[0]  # the others get an engine of their own
         self.facts: dict[str, Any] = {}
-        self._start(longest, vllm_arguments or {})
+        self._vllm: Any = None
+        self._checked = self._failed = False
+        self._log = EngineLog(log, f"{model.label}: {self.checkpoint.path} under {longest.label}")
         try:
-            self.facts = self._verify(longest)
+            self._start(longest, vllm_arguments or {})
+            self.facts = verification.verified_facts(self, longest)
             self.set_context(contexts[0] if self.can_switch_to(contexts[0]) else longest)
-        except BaseException:
+        except BaseException as error:
+            self._failed = self._failed or isinstance(error, Exception)
             self.close()
             raise
         self.facts["start_seconds"] = round(time.monotonic() - since, 3)
@@ -74,52 +85,26 @@ class Engine:
         overrides = self.checkpoint.overrides_under(setting)
         self.max_model_len = self.max_length = overrides.max_model_len
         self.setting = self._started_under = setting
-        self.arguments = {
-            **vllm_arguments(self.model, self.checkpoint, self.tokenizer_dir, self.options, overrides),
-            **further,
-        }
-        self._vllm: Any = start_vllm(self.arguments, self.checkpoint, self.options)
+        dtype = running_dtype(self.model.dtype, self.checkpoint.dtype)
+        with self._log.redirected():  # importing vLLM prints, too
+            set_environment(self.options, dtype)
+            self.arguments = {
+                **vllm_arguments(self.model, self.checkpoint, self.tokenizer_dir, self.options, overrides),
+                **further,
+            }
+        self._vllm = start_vllm(self.arguments, self.checkpoint, self._log)
         Engine.starts += 1
-        self._stream = RequestStream(self._vllm)
-        self.in_flight = InFlight.twice_capacity(self._vllm.vllm_config, self.max_model_len)
+        self._stream = RequestStream(self._vllm, self._token_prompt, self._explain)
+        self.in_flight = InFlight.twice(*vllm_api.capacity(self._vllm), self.max_model_len)
 
-    def _verify(self, setting: ContextSetting) -> dict[str, Any]:
-        """Check what every worker runs: model class, gate, vLLM's own rotary table under `setting`, longest prompt."""
-        ranks = self.rpc("gatedeval_facts")
-        planned = self.checkpoint.architecture
-        for rank, facts in enumerate(ranks):
-            if self.checkpoint.layout and facts["model_class"] != planned:
-                raise EngineError(
-                    f"rank {rank} runs {facts['model_class']}, the checkpoint needs {planned}: vLLM has not loaded the"
-                    " gatedeval plugin (is VLLM_PLUGINS set to exclude it? is gatedeval installed in this environment?)"
-                )
-            if facts["gates"] and facts["gates"] != [self.checkpoint.gate]:
-                raise EngineError(f"rank {rank} runs gates {facts['gates']}, the checkpoint has {self.checkpoint.gate}")
-            self._check_loaded(rank, facts["model_class"], facts.pop("unloaded"))
-        limit = self.vllm.model_config.max_model_len
-        if limit < self.max_model_len:
-            raise EngineError(f"the engine takes {limit} tokens, {self.max_model_len} were planned")
-        facts = dict(ranks[0], max_model_len=limit, ranks=len(ranks))
-        # counted in the files: vLLM's CPU backend repacks linear weights, which are then no parameters of the model
-        facts["parameters"] = self.checkpoint.parameters
-        if rope := self.checkpoint.rope_under(setting):
-            # vLLM computed its table from the overrides. If it ignored a setting, its table differs from ours.
-            facts["rope_deviation"] = max(self.rpc("gatedeval_check_rope", rope.to_plain(), self.max_model_len))
-        return facts
+    def _token_prompt(self, ids: Sequence[int]) -> Any:
+        # Keys and values depend on the context setting: with its label as salt, no setting finds another's prefixes.
+        return vllm_api.token_prompt(ids, self.setting.label)
 
-    def _check_loaded(self, rank: int, model_class: str, unloaded: list[str] | None) -> None:
-        """Refuse a model with parameters that no tensor of the checkpoint reached."""
-        if unloaded is None:
-            default = self.arguments.get("load_format") == LOAD_FORMAT
-            if default and self.checkpoint.quantisation is None and not self._vllm.model_config.quantization:
-                raise EngineError(f"rank {rank} did not report which parameters of {model_class} were loaded")
-        elif unloaded:
-            shown = "; ".join(unloaded[:4]) + ("; ..." if len(unloaded) > 4 else "")
-            raise EngineError(
-                f"{self.checkpoint.path}: no tensor in its weight files reached {len(unloaded)} parameter(s) of"
-                f" {model_class} (rank {rank}): {shown}. The checkpoint is incomplete, or its tensors have names that"
-                " vLLM's class does not know"
-            )
+    def _explain(self, error: BaseException) -> str:
+        """One line for people about an error of vLLM's, with the cause from the log."""
+        self._failed = True
+        return explanation(error, self._log.text(), self._log.path)
 
     @property
     def vllm(self) -> Any:
@@ -133,18 +118,26 @@ class Engine:
 
         `method`: a name of `harness.gated.worker.WorkerExtension`, or a function of the worker (vLLM sends functions
         only with VLLM_ALLOW_INSECURE_SERIALIZATION=1).
+
+        Raises:
+            EngineError: the method failed in a rank, or the engine is dead.
         """
-        return self.vllm.collective_rpc(method, args=args)
+        vllm = self.vllm
+        try:
+            return vllm.collective_rpc(method, args=args)
+        except Exception as error:
+            name = method if isinstance(method, str) else method.__name__
+            raise EngineError(f"{name} failed in the engine: {self._explain(error)}") from error
 
     def close(self) -> None:
-        """Stop the engine's processes. Idempotent."""
+        """Stop the engine's processes and wait for their end: the next engine needs their memory. Idempotent."""
         engine, self._vllm = self._vllm, None
         if engine is not None:
             self._stream.close()
             # A CPU engine holds no device to release, so it is killed at once instead of after five seconds of grace.
             # Its workers end with it (`harness.gated.watchdog`).
-            on_cpu = str(self.facts.get("device")) == "cpu"
-            engine.engine_core.shutdown(timeout=0.0 if on_cpu else None)
+            vllm_api.stop(engine.engine_core, at_once=str(self.facts.get("device")) == "cpu")
+        self._log.close(failed=self._failed)
 
     def __enter__(self) -> Engine:
         return self
@@ -184,9 +177,39 @@ class Engine:
             )
         if self.switchable and (rope := self.checkpoint.rope_under(setting)):
             self.rpc("gatedeval_set_rope", rope.to_plain())
-        if not self.vllm.reset_prefix_cache():
-            raise EngineError("the prefix cache could not be reset: requests are still running")
+        self._empty_cache()
         self.setting, self.max_length = setting, length
+        self._checked = False
+
+    def _empty_cache(self) -> None:
+        try:
+            emptied = self.vllm.reset_prefix_cache()
+        except Exception as error:
+            raise EngineError(f"the prefix cache could not be reset: {self._explain(error)}") from error
+        if not emptied:
+            raise EngineError("the prefix cache could not be reset: requests are still running")
+
+    def self_check(self) -> None:
+        """Ask a few short prompts under the setting in force and look at the logits (`harness.engine.self_check`).
+
+        A run does this before the first sample of every setting. A second call does nothing until `set_context`. The
+        prefix cache is empty afterwards.
+
+        Raises:
+            SelfCheckError: the logits are not finite, the same for every token, or do not depend on the prompt; or the
+                engine gives other log-probabilities for the same prompt.
+        """
+        if self._checked:
+            return
+        sizes = vllm_api.sizes(self.vllm)
+        sizes["max_length"] = self.max_length
+        bound = verification.rounding(self.facts["arithmetic"])
+        try:
+            self_check.run(self._stream, self.in_flight, sizes, bound)
+        except EngineError as error:
+            raise type(error)(f"self-check under context {self.setting.label!r}: {error}") from error
+        self._empty_cache()
+        self._checked = True
 
     # --- the three verbs -----------------------------------------------------------------------------------------
 

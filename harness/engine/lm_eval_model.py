@@ -65,6 +65,7 @@ class GatedevalLM(TemplateLM):
             )
             setting = _setting(max_length, rope_theta, yarn_factor, original_max_position_embeddings)
             engine = Engine(model, [setting], _options(options))
+            engine.self_check()
         self.engine = engine
         self.tok = Tokenizer(engine.tokenizer_dir)
         self.tokenizer = self.tok.hf

@@ -20,6 +20,10 @@ class EngineError(RuntimeError):
     """The engine could not start, or it died. The cells it was working on fail; the other cells can go on."""
 
 
+class SelfCheckError(EngineError):
+    """The engine runs, but its logits under a context setting cannot be right. That setting's cells fail."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt to continue, as token ids. `key` identifies the answer and names the prompt in error messages.

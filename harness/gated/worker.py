@@ -44,6 +44,12 @@ class WorkerExtension:
             "rope_tables": [list(m.cos_sin_cache.shape) for m in self._gatedeval_ropes()],  # type: ignore[arg-type]
         }
 
+    def gatedeval_arithmetic(self) -> dict[str, Any]:
+        """What of this rank's device and libraries changes low-order bits (`harness.gated.arithmetic`)."""
+        from harness.gated.arithmetic import arithmetic
+
+        return arithmetic(self._gatedeval_model())
+
     def gatedeval_set_rope(self, rope: dict[str, Any]) -> float:
         """Write the table of a context setting over the live one, in place, and read it back.
 

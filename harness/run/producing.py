@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.engine.encoding import Encoder
+from harness.engine.precision import hashed_options
 from harness.engine.requests import Prompt, Question, SampleRequest, prompt_tokens
 from harness.run.order import in_windows
 from harness.run.plan import Plan
@@ -78,7 +79,8 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
     planned = plan.models[assignment.model]
     setting = next(s for s in plan.config.contexts if s.label == assignment.setting)
     limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.model)
-    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
+    options = hashed_options(plan.config.engine, planned.checkpoint, planned.model.dtype)
+    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype, options)
     for cell in assignment.cells:
         yield CellStarted(cell)
         hashes: dict[str, str] = {}

@@ -5,11 +5,12 @@ Rate and time left are computed from tokens: the costs of samples differ by two 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -27,7 +28,8 @@ class Progress:
 
     def __init__(self, plan: Plan, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.terminal = sys.stderr.isatty()
+        self.stream = _own_stderr()
+        self.terminal = self.stream.isatty()
         self.quiet = quiet
         self.cells = dict(plan.cells)  # cell -> planned samples
         self.count, self.total = sum(plan.cells.values()), sum(plan.tokens.values())
@@ -44,23 +46,26 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.terminal and not self.quiet:
-            self.plan_bar = _bar("plan", max(self.total, 1), 0)
-            self.cell_bar = _bar("", 1, 1)
+            self.plan_bar = _bar("plan", max(self.total, 1), 0, self.stream)
+            self.cell_bar = _bar("", 1, 1, self.stream)
         return self
 
     def __exit__(self, *exc: object) -> None:
         for bar in (self.cell_bar, self.plan_bar):
             if bar is not None:
                 bar.close()
+        if self.stream is not sys.stderr:
+            self.stream.close()
+            self.stream = sys.stderr
 
     def say(self, line: str) -> None:
         """Print one line of text above the bars."""
         if self.quiet:
             return
         if self.plan_bar is not None:
-            self.plan_bar.write(line, file=sys.stderr)
+            self.plan_bar.write(line, file=self.stream)
         else:
-            print(line, file=sys.stderr, flush=True)
+            print(line, file=self.stream, flush=True)
 
     def resume(self) -> None:
         """Leave the time since the last sample out of the rate: an engine was starting."""
@@ -87,7 +92,7 @@ class Progress:
         elif not self.quiet and now - self.last_line >= _LINE_INTERVAL:
             self.last_line = now
             share = min(1.0, self.done / max(self.total, 1))
-            print(f"{share:.0%} of the tokens, {self.standing()}", file=sys.stderr, flush=True)
+            print(f"{share:.0%} of the tokens, {self.standing()}", file=self.stream, flush=True)
 
     def standing(self) -> str:
         """For example "120/240 samples, 5,310 tokens/s, about 12 min left"; without a rate at the start."""
@@ -115,7 +120,20 @@ class Progress:
             self.cell_bar.refresh()
 
 
-def _bar(title: str, total: int, position: int) -> tqdm:
+def _own_stderr() -> IO[str]:
+    """Standard error under a file descriptor of its own.
+
+    While an engine starts, descriptor 2 leads to the engine's log (`harness.engine.log`): its processes inherit it.
+    """
+    try:
+        if sys.stderr.fileno() != 2:  # a test or a notebook has replaced it
+            return sys.stderr
+        return open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    except (AttributeError, OSError, ValueError):
+        return sys.stderr
+
+
+def _bar(title: str, total: int, position: int, stream: IO[str]) -> tqdm:
     """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike."""
     return tqdm(
         total=total,
@@ -124,7 +142,7 @@ def _bar(title: str, total: int, position: int) -> tqdm:
         leave=position == 0,
         bar_format="{desc} {percentage:3.0f}%|{bar}| {unit}",
         unit="",
-        file=sys.stderr,
+        file=stream,
         dynamic_ncols=True,
     )
 

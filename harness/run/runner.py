@@ -23,19 +23,23 @@ from harness.run.setting import Ending, SettingEnd, SettingRun
 from harness.store import Store
 from harness.types import Cell
 
+_DEATHS = 2
+
 
 def run(
-    plan: Plan, path: Path, *, progress: Progress | None = None, engine_factory: EngineFactory = Engine
+    plan: Plan, path: Path, *, progress: Progress | None = None, engine_factory: EngineFactory | None = None
 ) -> tuple[str, Tally]:
     """Run `plan` into the run directory `path`, or resume the run that is there. Returns its state and a tally.
 
-    `engine_factory`: what starts an engine; a test can pass a class that answers without vLLM (see `RunEngine`).
+    `engine_factory`: what starts an engine; a test can pass a class that answers without vLLM (see `RunEngine`). None:
+    `Engine`, whose processes write to `engine.log` in the run directory.
 
     Raises:
         GatedevalError: the plan is refused, or the run directory cannot be used.
     """
     plan.check()
     progress = progress or Progress(plan)
+    engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
         session = Session(plan, store, progress, prefetcher, engine_factory)
         cells = _CellsLeft(session)
@@ -85,16 +89,23 @@ class _CellsLeft:
 
 
 def _run_model(session: Session, cells: _CellsLeft, label: str) -> None:
-    """Run all cells of one model. After an engine's death, a new engine runs the cells that are left."""
+    """Run all cells of one model. After an engine's death, a new engine runs the cells that are left.
+
+    After `_DEATHS` engines in a row that died without an answer, the cells that are left fail: others would die too.
+    """
     before = dataclasses.replace(session.tally)
+    deaths, answered = 0, session.tally.sent_tokens
     while settings := cells.settings(label):
         with LiveEngine(session, label, settings) as engine:
             end = _run_settings(session, cells, engine)
             if end.ending is Ending.DONE:
                 _record_work(session, engine, before)
         if end.ending is Ending.ENGINE_LOST:
-            session.progress.say(f"{label}: {end.error}; going on with the other cells")
-        if end.ending is Ending.ENGINE_CANNOT_START:
+            deaths = deaths + 1 if session.tally.sent_tokens == answered else 0
+            answered = session.tally.sent_tokens
+            if deaths < _DEATHS and cells.of_model(label):
+                session.progress.say(f"{label}: {end.error}; going on with the other cells")
+        if end.ending is Ending.ENGINE_CANNOT_START or deaths == _DEATHS:
             for cell in cells.of_model(label):
                 session.fail(cell, end.error)
             return

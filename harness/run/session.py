@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness.config import ContextSetting, EngineOptions, Model
+from harness.engine.engine import Engine
 from harness.engine.requests import Answer, Prompt, Question
 from harness.run.plan import Plan
 from harness.run.prefetching import Prefetcher
@@ -105,7 +106,8 @@ class LiveEngine:
         """The running engine under `setting`; another one is started if the present one cannot be switched to it.
 
         Raises:
-            EngineError: no engine could start; `engine` is then None. Or the setting could not be applied.
+            EngineError: no engine could start; `engine` is then None. Or the setting could not be applied, or the
+                engine's logits under it cannot be right (`SelfCheckError`).
         """
         if self.engine is None:
             self.engine = self._started(self.settings)
@@ -115,6 +117,8 @@ class LiveEngine:
             self.engine = self._started([setting])
         if self.engine.setting != setting:
             self.engine.set_context(setting)
+        if isinstance(self.engine, Engine):  # a stand-in of a test has no logits to look at
+            self.engine.self_check()
         return self.engine
 
     def _started(self, settings: Sequence[ContextSetting]) -> RunEngine:

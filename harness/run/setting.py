@@ -10,7 +10,16 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 
 from harness.config import ContextSetting
-from harness.engine.requests import Answer, Choice, Completion, EngineError, Prompt, Question, SampleRequest
+from harness.engine.requests import (
+    Answer,
+    Choice,
+    Completion,
+    EngineError,
+    Prompt,
+    Question,
+    SampleRequest,
+    SelfCheckError,
+)
 from harness.run.answers import answer_text
 from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached
 from harness.run.session import LiveEngine, Session
@@ -65,6 +74,8 @@ class SettingRun:
             if self._needs_engine():
                 self.engine.under(self.setting)  # it starts while the first samples are produced
             self._answer(requests)
+        except SelfCheckError as error:
+            self._fail_unfinished(str(error))  # the engine lives, and other settings may be right
         except EngineError as error:
             return self._engine_failed(str(error))
         finally:
@@ -145,6 +156,13 @@ class SettingRun:
                 self._fail(cell, error)
         left = tuple(cell for cell in cells if cell not in self.failed and not self._complete(cell))
         return SettingEnd(ending=Ending.ENGINE_LOST, error=error, left=left)
+
+    def _fail_unfinished(self, error: str) -> None:
+        """Fail every cell of the setting that has not all its answers."""
+        asked = {sample.cell for sample in self.pending.values()}
+        for cell in self.assignment.cells:
+            if cell not in self.failed and (cell in asked or not self._complete(cell)):
+                self._fail(cell, error)
 
     def _complete(self, cell: Cell) -> bool:
         planned = self.session.store.planned(cell)

@@ -43,17 +43,18 @@ def stop_on_signals(final_message: Callable[[str], str]) -> Iterator[None]:
         yield
         return
     received: list[Stopped] = []
+    stderr = os.dup(2)  # while an engine starts, descriptor 2 leads to the engine's log
 
     def end_at_once() -> NoReturn:
         with contextlib.suppress(Exception):  # what `final_message` needs may be what hangs
-            _print_unbuffered(final_message(received[0].name))
+            _print_unbuffered(stderr, final_message(received[0].name))
         os._exit(received[0].code)
 
     def handle(signum: int, frame: FrameType | None) -> None:
         received.append(Stopped(signum))
         if len(received) > 1:
             end_at_once()
-        _print_unbuffered(f"\n{received[0].name}: stopping; once more to stop at once")
+        _print_unbuffered(stderr, f"\n{received[0].name}: stopping; once more to stop at once")
         timer.start()
         raise received[0]
 
@@ -68,6 +69,7 @@ def stop_on_signals(final_message: Callable[[str], str]) -> Iterator[None]:
         timer.cancel()
         for s, handler in before.items():
             signal.signal(s, handler)
+        os.close(stderr)
 
 
 @contextlib.contextmanager
@@ -95,7 +97,7 @@ def _sigint_blocked_in_children() -> Iterator[None]:
         BaseProcess.start = start  # type: ignore[method-assign]
 
 
-def _print_unbuffered(line: str) -> None:
-    """Write a line to stderr without Python's buffers: the interrupted code may be writing to them."""
+def _print_unbuffered(descriptor: int, line: str) -> None:
+    """Write a line without Python's buffers: the interrupted code may be writing to them."""
     with contextlib.suppress(OSError):
-        os.write(2, f"{line}\n".encode())
+        os.write(descriptor, f"{line}\n".encode())

@@ -1,0 +1,133 @@
+"""What this package takes from vLLM that is not in vLLM's documentation. All of it is here, and every use is guarded.
+
+Written for vLLM 0.32. `tests/unit/test_vllm_api.py` checks each name against the vLLM that is installed, so another
+version fails there first. A part that is missing costs its comfort (a faster close, an earlier error), never an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_JOIN_SECONDS = 60.0  # for the processes of an engine to end after they were told to
+
+
+def start(arguments: Mapping[str, Any]) -> Any:
+    """A running `LLMEngine`; vLLM's own exceptions."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    # This usage context has the batch sizes of offline work (vLLM's LLM class); a server's are smaller.
+    return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+
+
+def token_prompt(ids: Sequence[int], salt: str) -> Any:
+    """A prompt of token ids. Only prompts with equal `salt` share prefixes in the cache."""
+    from vllm.inputs import tokens_input
+
+    return tokens_input(list(ids), cache_salt=salt)
+
+
+def on_cpu() -> bool:
+    """Whether vLLM runs on the CPU here."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def on_gpu() -> bool:
+    """Whether vLLM runs on an NVIDIA or AMD GPU here."""
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda_alike())
+
+
+def capacity(vllm: Any) -> tuple[int, int]:
+    """(requests, tokens) that an engine can work on at once: `max_num_seqs`, and the size of its KV cache."""
+    config = vllm.vllm_config
+    cache = config.cache_config
+    tokens = getattr(cache, "kv_cache_size_tokens", None)
+    if tokens is None:
+        tokens = (cache.num_gpu_blocks or 0) * cache.block_size
+    return config.scheduler_config.max_num_seqs, tokens
+
+
+def sizes(vllm: Any) -> dict[str, int]:
+    """`vocabulary` (entries of a row of logits) and `block_size` (tokens in a block of the KV cache)."""
+    config = vllm.vllm_config
+    return {"vocabulary": config.model_config.get_vocab_size(), "block_size": config.cache_config.block_size}
+
+
+def settings_that_ran(vllm: Any) -> dict[str, Any]:
+    """What of vLLM's resolved configuration changes low-order bits: plain JSON values; None where vLLM has no such."""
+    config = vllm.vllm_config
+    model, parallel, compilation = config.model_config, config.parallel_config, config.compilation_config
+    mode, graphs = getattr(compilation, "mode", None), getattr(compilation, "cudagraph_mode", None)
+    v2 = getattr(config, "use_v2_model_runner", None)
+    return {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "head_dtype": str(getattr(model, "head_dtype", model.dtype)).removeprefix("torch."),
+        "quantization": getattr(model, "quantization", None),
+        "kv_cache_dtype": str(config.cache_config.cache_dtype),
+        "tensor_parallel": parallel.tensor_parallel_size,
+        "pipeline_parallel": parallel.pipeline_parallel_size,
+        "enforce_eager": bool(model.enforce_eager),
+        "compilation": getattr(mode, "name", mode),
+        "cuda_graphs": getattr(graphs, "name", graphs),
+        "model_runner": None if v2 is None else ("v2" if v2 else "v1"),
+    }
+
+
+def watch_engine_process(engine_core: Any) -> None:
+    """Start a thread that wakes waiting callers with an error when vLLM's process has died.
+
+    vLLM's synchronous client notices the death, but a caller that already waits for the next output, or for a worker's
+    reply, would wait for ever. Does nothing if the engine runs in this process.
+    """
+    resources, outputs = getattr(engine_core, "resources", None), getattr(engine_core, "outputs_queue", None)
+    if resources is None or outputs is None:
+        return
+    replies = getattr(engine_core, "utility_results", {})
+    # The thread gets these three objects, not the client itself, which it would keep alive.
+    threading.Thread(target=_wake_callers_on_death, args=(resources, outputs, replies), daemon=True).start()
+
+
+def _wake_callers_on_death(resources: Any, outputs: Any, replies: dict[Any, Any]) -> None:
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    while not resources.engine_dead:
+        time.sleep(0.2)
+    for reply in list(replies.values()):
+        with contextlib.suppress(Exception):  # the reply came, or its caller gave up, in the meantime
+            reply.set_exception(EngineDeadError())
+    outputs.put_nowait(EngineDeadError())
+
+
+def stop(engine_core: Any, *, at_once: bool) -> None:
+    """End an engine's processes and wait until they have ended: until then they hold their memory, a GPU's included.
+
+    `at_once`: kill them, without vLLM's five seconds for an orderly end.
+    """
+    import psutil
+
+    processes = []
+    for process in _core_processes(engine_core):
+        with contextlib.suppress(psutil.Error):
+            known = psutil.Process(process.pid)
+            processes += [*known.children(recursive=True), known]  # the workers are the core's children
+    engine_core.shutdown(timeout=0.0 if at_once else None)
+    _, alive = psutil.wait_procs(processes, timeout=_JOIN_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=_JOIN_SECONDS)
+
+
+def _core_processes(engine_core: Any) -> list[Any]:
+    """The processes of the engine's core; none if the engine runs in this process."""
+    manager = getattr(getattr(engine_core, "resources", None), "engine_manager", None)
+    return [process for process in getattr(manager, "processes", ()) if getattr(process, "pid", None)]
