@@ -11,7 +11,7 @@ ARGS ?=
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-latest constraints demo demo-train test test-rest test-all test-slow check lint types format oracles smoke-128k bench bench-ruler clean
+.PHONY: help install install-latest constraints demo demo-train test test-rest test-all test-slow check lint types format oracles smoke-128k gpu-check bench bench-ruler clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ oracles: $(STAMP) ## only the comparisons with reference numbers
 smoke-128k: $(STAMP) ## 4K to 128K on CPU with a tiny model (about five minutes on two cores)
 	@$(BIN)/gatedeval make-tiny .cache/tiny
 	@$(BIN)/gatedeval run configs/smoke-128k.yaml
+
+gpu-check: $(STAMP) ## does gatedeval work on this GPU: one table of yes and no, in about five minutes (ARGS="--json FILE")
+	@$(BIN)/python scripts/gpu_check.py $(ARGS)
 
 bench: $(STAMP) ## every benchmark, appended to docs/benchmarks.md (about 20 minutes on two cores; ARGS="--only gate,sweep")
 	@$(BIN)/python bench/all.py $(ARGS)

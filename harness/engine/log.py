@@ -64,12 +64,12 @@ class EngineLog:
                 else:
                     os.dup2(copy, number)
                     os.close(copy)
-            self._move_handlers(streams)
+            self._move_handlers()
 
-    def _move_handlers(self, streams: tuple[IO[str], IO[str]]) -> None:
-        """Let vLLM's logger in this process write to the log until `close`: it has found one of `streams`."""
+    def _move_handlers(self) -> None:
+        """Let vLLM's logger in this process write to the log until `close`, where it writes to a terminal or pipe."""
         for handler in logging.getLogger("vllm").handlers:
-            if isinstance(handler, logging.StreamHandler) and handler.stream in (*streams, self._file):
+            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
                 handler.setStream(self._file)
                 self._moved.append(handler)
 

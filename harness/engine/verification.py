@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.config import ContextSetting
 from harness.engine import vllm_api
@@ -12,12 +12,9 @@ from harness.engine.self_check import BOUNDS, QUANTISED_BOUND
 from harness.gated import LOAD_FORMAT
 from harness.models.checkpoint import Checkpoint
 
-if TYPE_CHECKING:
-    from harness.engine.engine import Engine
 
-
-def verified_facts(engine: Engine, setting: ContextSetting) -> dict[str, Any]:
-    """Facts about a live engine: plain JSON values. `setting`: the context setting that it was started under.
+def verified_facts(engine: Any, setting: ContextSetting) -> dict[str, Any]:
+    """Facts about a live `Engine`: plain JSON values. `setting`: the context setting that it was started under.
 
     `model_class`, `gates`, `dtype`, `device` and `rope_tables` are rank 0's; `arithmetic` is all that changes low-order
     bits, as one flat mapping; `rope_deviation` is how far vLLM's own rotary table was from ours.

@@ -21,8 +21,8 @@ def arithmetic(model: Any) -> dict[str, Any]:
 
     on_gpu = current_platform.is_cuda_alike()
     return {
-        "vllm": vllm.__version__,
-        "torch": torch.__version__,
+        "vllm": str(vllm.__version__),
+        "torch": str(torch.__version__),  # torch's own type of text; vLLM can send only plain ones
         "device": torch.cuda.get_device_name() if on_gpu else _cpu_name(),
         "capability": ".".join(map(str, torch.cuda.get_device_capability())) if on_gpu else None,
         "attention": "+".join(sorted(_backends(model))) or None,

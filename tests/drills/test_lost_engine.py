@@ -18,10 +18,14 @@ from harness.store import Store
 
 
 class FakeEngine:
-    """Answers every prompt with a word. `die_under`: context setting -> answers after which it dies there, once."""
+    """Answers every prompt with a word.
+
+    `die_under`: context setting -> answers after which it dies there, once; `dies_always`: before every first answer.
+    """
 
     starts: ClassVar[list[list[str]]] = []  # per start, the labels of its context settings
     die_under: ClassVar[dict[str, int]] = {}
+    dies_always: ClassVar[bool] = False
     start_error: ClassVar[str] = ""
     switches: ClassVar[bool] = True
 
@@ -46,6 +50,8 @@ class FakeEngine:
             if request is None:
                 continue
             assert isinstance(request, Prompt)
+            if self.dies_always:
+                raise EngineError("the engine died: always")
             if answers == self.die_under.get(self.setting.label, -1):
                 del self.die_under[self.setting.label]
                 raise EngineError("the engine died: killed by the test")
@@ -60,7 +66,7 @@ class FakeEngine:
 def reset_engine() -> None:
     FakeEngine.starts.clear()
     FakeEngine.die_under.clear()
-    FakeEngine.start_error = ""
+    FakeEngine.start_error, FakeEngine.dies_always = "", False
     FakeEngine.switches = True
 
 
@@ -142,3 +148,23 @@ def test_an_engine_that_cannot_start_fails_every_cell_of_its_model_once(tiny: Pa
     assert len(FakeEngine.starts) == 1
     assert sorted(tally.failed) == sorted(cell.key for cell in plan(tiny).cells)
     assert set(Store.read(tmp_path / "run").failures.values()) == {"vLLM did not start: no memory"}
+
+
+def test_after_two_deaths_without_an_answer_the_models_cells_fail(tiny: Path, tmp_path: Path) -> None:
+    """Each start of an engine takes up to minutes; a model that kills every engine would take one for every cell."""
+    FakeEngine.dies_always = True
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert state == "incomplete"
+    assert len(FakeEngine.starts) == 2
+    assert sorted(tally.failed) == sorted(cell.key for cell in plan(tiny).cells), "each cell fails once"
+    assert set(Store.read(tmp_path / "run").failures.values()) == {"the engine died: always"}
+
+
+def test_an_answer_between_two_deaths_starts_the_count_again(tiny: Path, tmp_path: Path) -> None:
+    FakeEngine.die_under.update({"first": 1, "second": 1})
+    _, tally = run_once(tiny, tmp_path / "run")
+    assert len(tally.failed) == 2
+    assert len(FakeEngine.starts) == 3
+    assert answered(tmp_path / "run") == {
+        ("first", 1024): 1, ("first", 512): 3, ("second", 1024): 1, ("second", 512): 3,
+    }  # fmt: skip

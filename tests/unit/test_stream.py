@@ -152,7 +152,7 @@ def test_callers_that_wait_learn_of_the_engines_death() -> None:
 
 @pytest.fixture(scope="module")
 def arguments_for(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function: engine options and a platform -> vLLM's arguments for a tiny headwise model (stored in bfloat16)."""
+    """A function: engine options and a platform -> vLLM's arguments for a tiny headwise model."""
     root = tmp_path_factory.mktemp("tiny")
     make_tiny(root)
     checkpoint = inspect(root / "headwise")
