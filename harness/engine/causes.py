@@ -105,9 +105,13 @@ def explanation(error: BaseException, log: str = "", path: Path | None = None) -
     own = one_line(error)
     without_cause = any(mark in f"{type(error).__name__}: {own}" for mark in _WITHOUT_CAUSE)
     cause = root_cause(log) if without_cause or own == type(error).__name__ else ""
-    text = _short(cause) if cause else own
-    if not cause and without_cause and (line := _last_error_line(log)):
-        text += f" ({_short(line)})"
+    if not cause and (wrapped := _WRAPPED.search(" ".join(str(error).split()))):
+        cause = wrapped[1]
+    if cause or not without_cause:
+        text = _short(cause) or own
+    else:
+        last = _short(_last_error_line(log)) or own
+        text = f"its process ended without an error of its own; perhaps the system killed it to free memory ({last})"
     if advice := remedy(cause or f"{type(error).__name__}: {error}"):
         text += f"; {advice}"
     return f"{text} (the engine's log: {path})" if path else text

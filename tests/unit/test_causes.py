@@ -59,10 +59,17 @@ def test_an_error_that_says_its_cause_keeps_its_own_words() -> None:
     assert "engine.tensor_parallel_size must divide" in text
 
 
-def test_a_log_without_an_exception_gives_its_last_error_line() -> None:
+def test_a_workers_message_is_unwrapped_where_the_log_has_nothing() -> None:
+    report = SMALL_MEMORY.splitlines()[-1].removeprefix("RuntimeError: ")
+    assert explanation(Exception(f"Call to collective_rpc method failed: {report}")).startswith("Available memory on")
+
+
+def test_a_process_that_was_killed_is_said_to_be_killed() -> None:
     log = "(EngineCore pid=1) ERROR 12-01 03:31:25 [multiproc_executor.py:315] Worker proc VllmWorker-0 died (exit: -9)"
-    assert explanation(NO_CAUSE, log).endswith("(Worker proc VllmWorker-0 died (exit: -9))")
-    assert explanation(NO_CAUSE, "") == one_line(NO_CAUSE)
+    text = explanation(NO_CAUSE, log)
+    assert text.startswith("its process ended without an error of its own; perhaps the system killed it")
+    assert text.endswith("(Worker proc VllmWorker-0 died (exit: -9))")
+    assert explanation(NO_CAUSE, "").endswith(f"({one_line(NO_CAUSE)})")
 
 
 @pytest.mark.parametrize(
