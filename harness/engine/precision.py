@@ -46,6 +46,13 @@ def gpu_is_used() -> bool:
     return torch.cuda.is_available()
 
 
+def unavailable(options: EngineOptions, *, on_gpu: bool) -> list[str]:
+    """What `options` ask for that vLLM does not have on this machine: one refusal each."""
+    if options.batch_invariant and not on_gpu:
+        return ["engine.batch_invariant: vLLM has batch-invariant kernels for GPUs only, not for CPUs; leave it out"]
+    return []
+
+
 def hashed_options(options: EngineOptions, checkpoint: Checkpoint, dtype: str) -> dict[str, str]:
     """The engine's options that are part of an answer's hash: those that are not the default. `dtype`: as configured.
 

@@ -11,7 +11,7 @@ from harness.config import EngineOptions, Model
 from harness.engine import vllm_api
 from harness.engine.causes import explanation
 from harness.engine.log import EngineLog
-from harness.engine.precision import float32_logits, running_dtype
+from harness.engine.precision import float32_logits, running_dtype, unavailable
 from harness.engine.requests import EngineError
 from harness.gated import LOAD_FORMAT
 from harness.gated.watchdog import ENGINE_OF, follow_forks
@@ -120,11 +120,9 @@ def set_environment(options: EngineOptions, dtype: str) -> None:
         defaults["VLLM_CPU_OMP_THREADS_BIND"] = _cores_per_rank(options.tensor_parallel_size, os.cpu_count() or 1)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if refusals := unavailable(options, on_gpu=not vllm_api.on_cpu()):
+        raise GatedevalError("; ".join(refusals))
     if options.batch_invariant:
-        if vllm_api.on_cpu():
-            raise GatedevalError(
-                "engine.batch_invariant: vLLM has batch-invariant kernels for GPUs only, not for CPUs; leave it out"
-            )
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
 
 

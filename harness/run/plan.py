@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.benchmarks.protocol import Benchmark, Measured, Setup, benchmarks_of
 from harness.config import Config, ContextSetting, Model
 from harness.data.folder import DataFolder
+from harness.engine.precision import gpu_is_used, unavailable
 from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
 from harness.models.hub import tokenizer_sha256
@@ -75,6 +76,7 @@ def _tokenizer(directory: Path, sha256: str) -> Tokenizer:
 def build(config: Config) -> Plan:
     """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`."""
     plan = Plan(config, DataFolder(config.data))
+    plan.refusals += unavailable(config.engine, on_gpu=gpu_is_used())
     for model in config.models:
         try:
             plan.models[model.label] = _model(model, config.contexts_of(model))

@@ -78,3 +78,18 @@ def test_float32_logits_are_the_default_of_16_bits_on_a_gpu(
     monkeypatch.setattr(precision, "gpu_is_used", lambda: True)
     assert hashed_options(auto, checkpoint, "bfloat16") == {"logits": "float32"}
     assert hashed_options(auto, checkpoint, "float32") == {}
+
+
+def test_a_plan_refuses_what_vllm_does_not_have_on_a_cpu(tiny: Path) -> None:
+    from harness.config import from_dict
+    from harness.run.plan import build
+
+    config = {
+        "name": "p",
+        "models": [{"label": "a", "path": str(tiny / "baseline")}],
+        "benchmarks": [{"ruler": ["fwe"], "lengths": [512], "samples": 1}],
+        "engine": {"batch_invariant": True},
+    }
+    [refusal] = build(from_dict(config)).refusals
+    assert refusal.startswith("engine.batch_invariant: vLLM has batch-invariant kernels for GPUs only")
+    assert build(from_dict({**config, "engine": {}})).refusals == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,16 +20,17 @@ def sound(ids: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(list(ids)).normal(size=VOCABULARY)
 
 
-def answers(logits: Logits, noise: float = 0.0) -> list[Answer]:
+def answers(logits: Logits, noise: float = 0.0, vocabulary: int = VOCABULARY) -> list[Answer]:
     """Both passes, answered from `logits`; the second pass `noise` nats off."""
 
     def answer(probe: Probe, off: float) -> Answer:
         row = logits(probe.ids)
-        row = row - np.logaddexp.reduce(row) + off
+        with np.errstate(invalid="ignore"):
+            row = row - np.logaddexp.reduce(row) + off
         asked = probe.asked or tuple(int(t) for t in np.argsort(-row)[:TOP])
         return probe, {token: float(row[token]) for token in asked}
 
-    first = [answer(probe, 0.0) for probe in first_pass(VOCABULARY, 512, 128)]
+    first = [answer(probe, 0.0) for probe in first_pass(vocabulary, 512, 128)]
     return [*first, *(answer(probe, noise) for probe in second_pass(first))]
 
 
@@ -50,6 +52,42 @@ def test_a_sound_model_passes() -> None:
 def test_a_broken_model_is_named(logits: Logits, message: str) -> None:
     with pytest.raises(SelfCheckError, match=message):
         judge(answers(logits), BOUNDS["float32"])
+
+
+DAMAGE: dict[str, tuple[Callable[[dict], None], str]] = {
+    "NaN in one o_proj": (lambda t: t["model.layers.1.self_attn.o_proj.weight"].view(-1)[:1].fill_(math.nan), "finite"),
+    "all o_proj zero": (lambda t: [t[k].zero_() for k in t if "o_proj" in k], "attention has no effect"),
+    "embedding zero": (lambda t: t["model.embed_tokens.weight"].zero_(), "every token has the same probability"),
+    "everything zero": (lambda t: [v.zero_() for v in t.values()], "every token has the same probability"),
+}
+
+
+@pytest.mark.parametrize("gate", ["baseline", "headwise", "elementwise"])
+@pytest.mark.parametrize("damage", [None, *DAMAGE])
+def test_verdicts_on_models_in_plain_torch(tiny: Path, gate: str, damage: str | None) -> None:
+    """The tiny models, sound and damaged: what the check says does not rest on invented logits."""
+    import torch
+
+    from harness.models.reference import load
+
+    model = load(tiny / gate)
+    tensors = model.state_dict()
+    with torch.no_grad():
+        if damage:
+            DAMAGE[damage][0](tensors)
+        rows: dict[tuple[int, ...], np.ndarray] = {}
+
+        def logits(ids: tuple[int, ...]) -> np.ndarray:
+            if ids not in rows:
+                rows[ids] = model(torch.tensor([ids]))[0, -1].double().numpy()
+            return rows[ids]
+
+        given = answers(logits, vocabulary=model.config["vocab_size"])
+    if damage is None:
+        judge(given, BOUNDS["float32"])
+        return
+    with pytest.raises(SelfCheckError, match=DAMAGE[damage][1]):
+        judge(given, BOUNDS["float32"])
 
 
 def test_cache_and_list_widths_must_not_change_a_log_probability() -> None:
