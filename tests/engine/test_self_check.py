@@ -11,11 +11,13 @@ import yaml
 
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.engine import Engine
-from harness.engine.requests import EngineError, Prompt, SelfCheckError
+from harness.engine.requests import EngineError, Prompt, Question
 from harness.engine.verification import check_rank, planned_dtype
 from harness.models.checkpoint import inspect
+from tests.support import ROOT
 from tests.support.engines import altered
 from tests.support.in_process import gatedeval, shared_engine, vllm_in_this_process
+from tests.support.terminal import in_terminal
 
 pytestmark = pytest.mark.engine
 
@@ -135,8 +137,6 @@ def test_facts_name_what_changes_low_order_bits(tiny: Path) -> None:
 def test_float32_logits_of_a_model_in_16_bits(tiny: Path) -> None:
     """In bfloat16, logits near 1 are multiples of 1/128: log-probabilities of different tokens coincide."""
     ids = tuple((7 * i) % 3000 + 40 for i in range(60))
-    from harness.engine.requests import Question
-
     question = Question("q", tuple((ids, (token,)) for token in range(100)))
     distinct = []
     for wanted in (False, True):
@@ -211,5 +211,21 @@ def test_a_closed_engine_has_no_process_left(tiny: Path, tmp_path: Path) -> None
     assert not any(word in (tmp_path / "engine.log").read_text() for word in ("Traceback",))
 
 
-def test_self_check_error_is_an_engine_error() -> None:
-    assert issubclass(SelfCheckError, EngineError)
+@pytest.mark.extended
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_line_of_vllms_stands_between_the_bars(tiny: Path, tmp_path: Path, columns: int) -> None:
+    """Lines of vLLM, Triton and NUMA tore the bars apart."""
+    config = {
+        "name": "r",
+        "models": [{"label": "sound", "path": str(tiny / "baseline")}],
+        "contexts": [{"label": "a", "rope_theta": 1e6, "max_length": 1024}],
+        "benchmarks": [{"ruler": ["fwe"], "lengths": [512], "samples": 2}],
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
+    shared_engine.close()
+    command = [str(ROOT / "cli.py"), "run", "c.yaml", "-o", "out"]
+    screens, code = in_terminal(command, cwd=tmp_path, columns=columns, env={"VLLM_LOGGING_LEVEL": "INFO"})
+    assert code == 0, "\n".join(screens[-1])
+    foreign = ("INFO", "WARNING", "Triton", "NUMA", "pid=", "Traceback", ".py:", "Warning")
+    assert [line for screen in screens for line in screen if any(word in line for word in foreign)] == []
+    assert "INFO" in (tmp_path / "out/engine.log").read_text()
