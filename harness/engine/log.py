@@ -69,7 +69,7 @@ class EngineLog:
     def _move_handlers(self) -> None:
         """Let vLLM's logger in this process write to the log until `close`, where it writes to a terminal or pipe."""
         for handler in logging.getLogger("vllm").handlers:
-            if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            if type(handler) is logging.StreamHandler:  # no file, and no handler of a test's
                 handler.setStream(self._file)
                 self._moved.append(handler)
 
