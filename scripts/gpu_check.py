@@ -67,7 +67,7 @@ def engine(path: Path, *settings: Any, dtype: str = "float32", tokenizer: Path |
         dtype=dtype,
         tokenizer=str(tokenizer) if tokenizer else None,  # type: ignore[arg-type]
     )
-    given = list(settings) or [ContextSetting(label="native", max_length=1024)]
+    given = list(settings) or [ContextSetting(label="native")]
     return Engine(model, given, EngineOptions(**options))
 
 
@@ -93,10 +93,14 @@ def reference_logprobs(path: Path, ids: list[int], setting: Any, tokens: range =
     return torch.log_softmax(logits.float(), -1)[list(tokens)].numpy()
 
 
-def bound(live: Any) -> float:
-    from harness.engine.verification import rounding
+def agreement(found: Any, expected: Any, dtype: str) -> dict[str, Any]:
+    """How far log-probabilities are from float32's: at most 0.001 nats in float32, 0.2 on average in 16 bits.
 
-    return rounding(live.facts["arithmetic"])
+    (The authors' own code, run in bfloat16, is 0.04 to 0.10 off on average.)
+    """
+    off = abs(found - expected)
+    ok = off.max() <= 1e-3 if dtype == "float32" else off.mean() <= 0.2
+    return {"ok": bool(ok), "largest difference, nats": float(off.max()), "mean": float(off.mean())}
 
 
 def against_reference(path: Path, dtype: str, **options: Any) -> dict[str, Any]:
@@ -105,8 +109,7 @@ def against_reference(path: Path, dtype: str, **options: Any) -> dict[str, Any]:
     setting = ContextSetting(label="native", max_length=1024)
     with engine(path, setting, dtype=dtype, **options) as live:
         live.self_check()
-        off = float(abs(logprobs(live, PROMPT) - reference_logprobs(path, PROMPT, setting)).max())
-        return {"ok": off <= bound(live), "largest difference, nats": off, "allowed": bound(live)}
+        return agreement(logprobs(live, PROMPT), reference_logprobs(path, PROMPT, setting), dtype)
 
 
 # --- the checks ------------------------------------------------------------------------------------------------------
@@ -235,12 +238,13 @@ def oracles(tiny: Path) -> dict[str, Any]:
     ids, positions = data["input_ids"][0].tolist(), data["logits_positions"].tolist()
     logits = data["logits"][0].astype(np.float64)
     expected = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    off, allowed = {}, {}
+    rows: dict[str, dict[str, Any]] = {}
     for dtype in ("float32", "bfloat16", "float16"):
         with engine(folder, dtype=dtype, tokenizer=shared / "oracles/ruler/tokenizer_bpe4k") as live:
-            rows = [logprobs(live, ids[: p + 1], range(expected.shape[1])) for p in positions]
-            off[dtype], allowed[dtype] = float(np.abs(np.array(rows) - expected).max()), bound(live)
-    return {"ok": all(off[d] <= allowed[d] for d in off), **{f"{d}, nats": value for d, value in off.items()}}
+            found = [logprobs(live, ids[: p + 1], range(expected.shape[1])) for p in positions]
+        rows[dtype] = agreement(np.array(found), expected, dtype)
+    numbers = {f"{dtype}, {name}": value for dtype, row in rows.items() for name, value in row.items() if name != "ok"}
+    return {"ok": all(row["ok"] for row in rows.values()), **numbers}
 
 
 @check
