@@ -1,0 +1,114 @@
+"""Whether every row of a request fits its length, and the length that is enough for all of them.
+
+A row can be too long where an earlier one fits, because rows draw words, documents and questions of different lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from harness.types import GatedevalError
+from tasks.ruler.counting import Counter
+from tasks.ruler.fair import fair_samples
+from tasks.ruler.families import make_family
+from tasks.ruler.family import Draws
+from tasks.ruler.fit import Rejected, TooShort
+from tasks.ruler.nvidia import draw_rows
+from tasks.ruler.qa import QuestionAnswering
+from tasks.ruler.request import Request
+
+_STEPS = 2  # texts of so many steps must fit with room to spare; then stepping down always ends in one that fits
+_SPARE = 1.1  # what other draws of a text of the same size may take more
+_ROWS = 8  # rows drawn of a task whose rows are all alike
+_ROUNDS = 40  # lengths tried in search of one that is enough
+
+
+def check(request: Request) -> None:
+    """Raise the error that making all rows of `request` would raise because of the length; return if it raises none.
+
+    Raises:
+        TooShort: a row does not fit; the message names a length that is enough for all rows.
+        GatedevalError: a row cannot be made.
+    """
+    if request.samples > request.start and not _surely_fits(request):
+        try:
+            _draw_all(request)
+        except TooShort as error:
+            raise explained(error, request) from error
+
+
+def explained(error: TooShort, request: Request) -> TooShort:
+    """`error` with what helps: a length at which every row fits, and options under which this length is enough."""
+    enough = _enough(request, error.usual)
+    options = list(_options(request, enough))
+    if enough is None:
+        hint = "; no length that is enough was found, use a much larger one"
+    else:
+        hint = f"; the length must be at least {enough} with this tokenizer"
+    if options:
+        hint += f", or use {' or '.join(options)}"
+    return TooShort(f"{error}{hint}", enough)
+
+
+def _surely_fits(request: Request) -> bool:
+    """Whether texts far larger than the smallest one of each row fit, so that no row has to be drawn at full length."""
+    family = make_family(
+        request, Counter(request.tokenizer, request.counting), Draws(request.seed), request.text_budget
+    )
+    alike = not isinstance(family, QuestionAnswering)  # questions and documents are the row's own
+    rows = range(min(request.samples, _ROWS) if alike else request.samples)
+    try:
+        for row in rows:
+            least = family.smallest(row) if request.profile == "fair" else family.step
+            if family.tokens(family.draw(_STEPS * least, row)) * _SPARE > family.limit:
+                return False
+    except (Rejected, TooShort):
+        return False
+    return True
+
+
+def _draw_all(request: Request) -> None:
+    """Draw every row. Raises TooShort or GatedevalError for the first that cannot be made."""
+    if request.profile == "fair":
+        for _ in fair_samples(replace(request, max_model_len=None)):
+            pass
+        return
+    counter = Counter(request.tokenizer, request.counting)
+    for _ in draw_rows(request, make_family(request, counter, Draws(request.seed), request.text_budget)):
+        pass
+
+
+def _enough(request: Request, usual: int | None) -> int | None:
+    """A length at which every row was seen to fit: the smallest that the rows' own errors lead to. None: not found."""
+    length = max(usual or 0, request.length + 1)
+    for _ in range(_ROUNDS):
+        try:
+            _draw_all(replace(request, length=length))
+        except TooShort as error:
+            longer = length + max(1, length // 20)
+            length = longer if error.usual is None else max(error.usual, length + 1)
+        except GatedevalError:
+            return None
+        else:
+            return length
+    return None
+
+
+def _options(request: Request, enough: int | None) -> Iterator[str]:
+    """Options under which every row fits the present length; each was tried."""
+    if request.profile == "nvidia" and _fits(request, profile="fair"):
+        yield "`profile: fair`"
+    if enough is not None and (budget := request.answer_budget - (enough - request.length)) > 0:
+        if _fits(request, answer_tokens=budget):
+            yield f"`answer_tokens: {budget}`"
+
+
+def _fits(request: Request, **changes: object) -> bool:
+    changed = replace(request, **changes)  # type: ignore[arg-type]
+    try:
+        if not _surely_fits(changed):
+            _draw_all(changed)
+    except GatedevalError:
+        return False
+    return True
