@@ -77,6 +77,8 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
     lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)
     if s.data.get("thinking") is True and not s.data.get("chat_template"):
         s.problem(("thinking",), "thinking needs a chat template; add chat_template: true", key=True)
+    if s.data.get("thinking_tokens") is not None and not s.data.get("thinking"):
+        s.problem(("thinking_tokens",), "thinking_tokens without thinking; add thinking: true, or drop it", key=True)
     data = top.data if top else None
     if data is not None:
         written = str(s.data["data"])

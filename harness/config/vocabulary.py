@@ -157,6 +157,8 @@ class Config(Entry):
     engine: EngineOptions = EngineOptions()
     chat_template: bool = False
     thinking: bool = False
+    thinking_tokens: Positive | None = None  # of a thought, beside the answer's own; needed with `thinking`
+    thinking_tags: Annotated[tuple[Text, ...], AsTuple, Field(min_length=2, max_length=2)] = ("<think>", "</think>")
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
     probe: ProbeOptions | None = None
 

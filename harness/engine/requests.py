@@ -107,6 +107,7 @@ class SampleRequest:
     score: Callable[[Answer, str], dict[str, float]] = no_score  # (answer, text to score) -> metric -> 0..1; picklable
     extra: dict[str, Any] = field(default_factory=dict)  # stored with the sample
     counted_tokens: int | None = None  # of the prompt, by a generator that filled a length; None: nobody counted
+    thought_opened: bool = False  # the prompt ends inside a thought, which the response continues
 
     cell: Cell | None = None
     request: Prompt | Question | None = None  # the token ids that are sent

@@ -6,6 +6,7 @@ weights, missing data, a length too small for a task, a prompt that does not fit
 
 from __future__ import annotations
 
+import datetime
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,9 @@ from harness.data.folder import DataFolder
 from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
 from harness.models.hub import tokenizer_sha256
+from harness.models.thinking import Thinking
 from harness.models.tokenizer import Tokenizer
+from harness.store.manifest import MANIFEST, read_manifest
 from harness.types import Cell, GatedevalError
 
 
@@ -42,6 +45,7 @@ class Plan:
         default_factory=dict
     )  # -> prompt tokens: counted; of cells with a length, an upper bound
     refusals: list[str] = field(default_factory=list)
+    date: datetime.date = field(default_factory=datetime.date.today)  # for chat templates that print today's date
 
     def benchmark(self, cell: Cell) -> Benchmark:
         """The benchmark that a cell belongs to."""
@@ -58,7 +62,9 @@ class Plan:
         """What the samples of a model are made from, besides their cell."""
         config, directory = self.config, self.models[model].tokenizer_dir
         tokenizer = _tokenizer(directory, tokenizer_sha256(directory))
-        return Setup(tokenizer, self.data, config.seed, config.chat_template, config.thinking)
+        opening, closing = config.thinking_tags
+        thinking = Thinking(config.thinking, config.thinking_tokens, (opening, closing))
+        return Setup(tokenizer, self.data, config.seed, config.chat_template, thinking, self.date)
 
     def check(self) -> None:
         """Raise one GatedevalError that lists every refusal."""
@@ -72,9 +78,26 @@ def _tokenizer(directory: Path, sha256: str) -> Tokenizer:
     return Tokenizer(directory)
 
 
-def build(config: Config) -> Plan:
-    """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`."""
-    plan = Plan(config, DataFolder(config.data))
+def recorded_date(path: Path) -> datetime.date | None:
+    """The date that the prompts of the run at `path` were made with; None where there is no such run.
+
+    A run of an older version has recorded its start, and made its prompts on that day.
+    """
+    if not (path / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(path)
+    try:
+        return datetime.date.fromisoformat(str(manifest.get("date") or manifest["start"])[:10])
+    except (KeyError, ValueError):
+        return None
+
+
+def build(config: Config, date: datetime.date | None = None) -> Plan:
+    """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`.
+
+    `date`: what a chat template that prints today's date is given (see `recorded_date`); None: today.
+    """
+    plan = Plan(config, DataFolder(config.data), date=date or datetime.date.today())
     for model in config.models:
         try:
             plan.models[model.label] = _model(model, config.contexts_of(model))
@@ -121,13 +144,14 @@ def _lay_out(
     label, limit = planned.model.label, planned.max_lengths[setting.label]
     tokenizer = tokenizer_sha256(planned.tokenizer_dir)
     for cell in benchmark.cells(label, setting.label, limit):
-        plan.cells[cell] = benchmark.count(cell.task, plan.data)
+        samples = benchmark.count(cell.task, plan.data)
         # A prompt that fills a length may depend on the limit; any other is the same under every context setting.
         key = (tokenizer, limit if cell.length else 0, benchmark.name, cell.task, cell.length)
         if key not in measured:
             measured[key] = benchmark.measure(cell, plan.setup(label), limit)
             if refusal := measured[key].refusal:
                 plan.refusals.append(refusal)
+        plan.cells[cell] = samples
         plan.tokens[cell], longest = measured[key].prompt_tokens, measured[key].longest
         if longest > limit:
             plan.refusals.append(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.engine.encoding import Encoder
+from harness.engine.encoding import Encoder, check_counted
 from harness.engine.requests import Prompt, Question, SampleRequest, prompt_tokens
 from harness.run.order import in_windows
 from harness.run.plan import Plan
@@ -78,7 +78,7 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
     planned = plan.models[assignment.model]
     setting = next(s for s in plan.config.contexts if s.label == assignment.setting)
     limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.model)
-    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype)
+    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype, setup.thinking)
     for cell in assignment.cells:
         yield CellStarted(cell)
         hashes: dict[str, str] = {}
@@ -102,11 +102,7 @@ def _encoded(
     answered = assignment.answered.get(cell, {})
     for sample in requests:
         request = encoder.encode(sample)
-        if sample.counted_tokens is not None and sample.counted_tokens != prompt_tokens(request):
-            raise GatedevalError(
-                f"{sample.label}: its generator counted {sample.counted_tokens} prompt tokens, and"
-                f" {prompt_tokens(request)} would be sent: the prompt was changed on its way; report this tokenizer"
-            )
+        check_counted(sample, request)
         hash, prompt_hash = encoder.hashes(request, assignment.fingerprint)
         hashes[sample.id] = hash
         if hash in answered.get(sample.id, ()):
@@ -121,6 +117,7 @@ def _encoded(
             hash=hash,
             prompt_hash=prompt_hash,
             excerpt=_excerpt(encoder, sample, request),
+            thought_opened=sample.prompt is not None and encoder.thinking.opened_by(sample.prompt),
             replaces=sample.id in answered,
         )
 

@@ -1,4 +1,4 @@
-"""Whether every row of a request fits its length, and the length that is enough for all of them.
+"""Whether every row of a request fits its length, the length that is enough for all of them, and how prompts end.
 
 A row can be too long where an earlier one fits, because rows draw words, documents and questions of different lengths.
 """
@@ -12,15 +12,16 @@ from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.fair import fair_samples
 from tasks.ruler.families import make_family
-from tasks.ruler.family import Draws
+from tasks.ruler.family import Draws, Text
 from tasks.ruler.fit import Rejected, TooShort
 from tasks.ruler.nvidia import draw_rows
-from tasks.ruler.qa import QuestionAnswering
+from tasks.ruler.qa import DocumentsDraft, QuestionAnswering
 from tasks.ruler.request import Request
 
 _STEPS = 2  # texts of so many steps must fit with room to spare; then stepping down always ends in one that fits
 _SPARE = 1.1  # what other draws of a text of the same size may take more
 _ROWS = 8  # rows drawn of a task whose rows are all alike
+_TRIES = 20  # drawings of a short text before it is given up
 _ROUNDS = 40  # lengths tried in search of one that is enough
 
 
@@ -40,7 +41,7 @@ def check(request: Request) -> None:
 
 def explained(error: TooShort, request: Request) -> TooShort:
     """`error` with what helps: a length at which every row fits, and options under which this length is enough."""
-    enough = _enough(request, error.usual)
+    enough = _enough(request, error)
     options = list(_options(request, enough))
     if enough is None:
         hint = "; no length that is enough was found, use a much larger one"
@@ -49,6 +50,24 @@ def explained(error: TooShort, request: Request) -> TooShort:
     if options:
         hint += f", or use {' or '.join(options)}"
     return TooShort(f"{error}{hint}", enough)
+
+
+def ends(request: Request) -> list[Text]:
+    """Short texts that begin and end as the prompts of all rows do: one per row where questions differ, else one.
+
+    Around a prompt, the tokens of a chat template depend on these ends alone. Empty where none can be made.
+    """
+    family = make_family(
+        request, Counter(request.tokenizer, request.counting), Draws(request.seed), request.text_budget
+    )
+    if isinstance(family, QuestionAnswering):
+        return [family.render(DocumentsDraft(row, [])) for row in range(request.samples)]
+    for _ in range(_TRIES):
+        try:
+            return [family.render(family.draw(max(_STEPS * family.step, family.smallest(0)), 0))]
+        except (Rejected, TooShort):
+            continue
+    return []
 
 
 def _surely_fits(request: Request) -> bool:
@@ -79,29 +98,43 @@ def _draw_all(request: Request) -> None:
         pass
 
 
-def _enough(request: Request, usual: int | None) -> int | None:
-    """A length at which every row was seen to fit: the smallest that the rows' own errors lead to. None: not found."""
-    length = max(usual or 0, request.length + 1)
+def _enough(request: Request, error: TooShort) -> int | None:
+    """A length at which every row was seen to fit, close to the smallest there is. None: none was found.
+
+    The rows' own errors lead to it; then lengths below it are tried. Every length draws other texts, so that a shorter
+    one may fit by chance: what is returned is enough, and at most about one percent more than needed.
+    """
+    short, length = request.length, max(error.usual or 0, request.length + 1)
     for _ in range(_ROUNDS):
         try:
             _draw_all(replace(request, length=length))
-        except TooShort as error:
+        except TooShort as again:
+            short = length
             longer = length + max(1, length // 20)
-            length = longer if error.usual is None else max(error.usual, length + 1)
+            length = longer if again.usual is None else max(again.usual, length + 1)
         except GatedevalError:
             return None
         else:
-            return length
-    return None
+            break
+    else:
+        return None
+    short = max(short, (error.minimum or 0) - 1)
+    while length - short > max(1, length // 100):
+        between = (short + length) // 2
+        if _fits(request, length=between):
+            length = between
+        else:
+            short = between
+    return length
 
 
 def _options(request: Request, enough: int | None) -> Iterator[str]:
     """Options under which every row fits the present length; each was tried."""
     if request.profile == "nvidia" and _fits(request, profile="fair"):
         yield "`profile: fair`"
-    if enough is not None and (budget := request.answer_budget - (enough - request.length)) > 0:
-        if _fits(request, answer_tokens=budget):
-            yield f"`answer_tokens: {budget}`"
+    budget = 0 if enough is None else request.answer_budget - (enough - request.length)
+    if budget > 0 and _fits(request, answer_tokens=budget):
+        yield f"`answer_tokens: {budget}`"
 
 
 def _fits(request: Request, **changes: object) -> bool:
