@@ -89,6 +89,11 @@ class Ruler(Benchmark):
             prompt = prompts.prompt(sample)
             tokens = prompts.tokens(sample, prompt)
             references = list(sample.outputs)
+            if (total := tokens + sample.validity.answer_tokens) > cell.length:
+                raise GatedevalError(
+                    f"ruler {cell.task} at {cell.length}, sample {number}: prompt and answer take {total} tokens with"
+                    " their special tokens; report this tokenizer"
+                )
             yield SampleRequest(
                 id=str(number),
                 label=f"ruler {cell.task} at {cell.length}, sample {number}",

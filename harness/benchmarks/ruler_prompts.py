@@ -10,7 +10,10 @@ from typing import Any
 from harness.benchmarks.protocol import Setup
 from harness.types import GatedevalError
 from tasks.ruler import Request, RulerSample
+from tasks.ruler.counting import Counter
 from tasks.ruler.lengths import ends
+
+_SPARE = 4  # tokens
 
 
 class Prompts:
@@ -33,7 +36,11 @@ class Prompts:
     def reserved(self) -> int:
         """Tokens of the length that the text cannot have: special tokens, the chat template's own, a thought."""
         thought = (self.setup.thinking.tokens or 0) if self.setup.thinking.allowed else 0
-        return thought + (max(0, *self._fit) if self.setup.chat else len(self.tokenizer.prefix_ids))
+        if not self.setup.chat:
+            return thought + len(self.tokenizer.prefix_ids)
+        # Where tokens cross from word to word, those at the template's edges depend on more than a text's ends.
+        spare = 0 if Counter(self.tokenizer).piecewise else _SPARE
+        return thought + max(0, *self._fit) + spare
 
     def prompt(self, sample: RulerSample) -> str:
         """The text that is sent."""

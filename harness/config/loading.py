@@ -51,7 +51,7 @@ def from_dict(
 def to_dict(config: Config) -> dict[str, Any]:
     """The resolved config as JSON-able data in the file's own form: `from_dict(to_dict(c)) == c`."""
     data = config.model_dump(mode="json")
-    data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry: none
+    data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry alone
     if not config.benchmarks:  # a config of probes alone
         del data["benchmarks"]
     if config.probe is None:
@@ -72,7 +72,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
         contexts = [((), ContextSetting(label="native"))]
     for key in ("models", "contexts"):
         distinct_labels(s, key)
-    known_contexts(s, models, contexts)
+    known_contexts(s, [*models, *benchmarks], contexts)
     distinct_cells(s, benchmarks)
     lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)
     if s.data.get("thinking") is True and not s.data.get("chat_template"):

@@ -102,6 +102,8 @@ class BenchmarkEntry(Entry):
     LIST_MEANS: ClassVar[str] = ""
     """The field that is meant where a name or a list stands in place of the nested mapping: `{mmlu: [anatomy]}`."""
 
+    contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
+
     registered: ClassVar[dict[str, type[BenchmarkEntry]]] = {}
 
     @classmethod
@@ -139,8 +141,8 @@ class BenchmarkEntry(Entry):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry as JSON-able data in the file's own form."""
-        keys = self.model_dump(mode="json")
+        """The entry as JSON-able data in the file's own form; `contexts` only where it is set."""
+        keys = self.model_dump(mode="json", exclude={"contexts"} if self.contexts is None else None)
         return keys if self.flat() else {self.KEY: keys}
 
 

@@ -137,5 +137,5 @@ def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str,
         raise GatedevalError(
             f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, {total - limit} over"
             f" the {limit} of context {setting!r}; nothing is ever truncated: raise max_length, or leave this"
-            " benchmark out of this context"
+            " benchmark out of this context (`contexts:` in its entry)"
         )

@@ -40,6 +40,7 @@ def admit(model: Model) -> Admitted:
         raise GatedevalError(f"{directory}: {error}") from error
     tokenizer_dir = tokenizer_path(model, directory)
     _check_vocabulary(checkpoint, tokenizer_dir)
+    _check_loaders_agree(tokenizer_dir)
     return Admitted(checkpoint, tokenizer_dir)
 
 
@@ -47,7 +48,14 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer_dir: Path) -> None:
     """Refuse a tokenizer with an id beyond the embedding's rows: the engine would die on the first such token."""
     rows = checkpoint.embedding_rows
     tokenizer = load_tokenizer(tokenizer_dir)
-    if rows is None or tokenizer.fast is None:
+    if rows is None:
+        return
+    if tokenizer.fast is None:
+        if (size := len(tokenizer.hf)) > rows:
+            raise GatedevalError(
+                f"{tokenizer_dir}: the tokenizer has {size} token ids, and {checkpoint.path} has embeddings for {rows}."
+                " Use the tokenizer that belongs to the checkpoint"
+            )
         return
     beyond = sorted((id, token) for token, id in tokenizer.fast.get_vocab(with_added_tokens=True).items() if id >= rows)
     if beyond:
@@ -57,6 +65,34 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer_dir: Path) -> None:
             f" the first is {token!r} with id {id}, and the embedding has {rows} rows. Use the tokenizer that belongs"
             " to the checkpoint"
         )
+
+
+_PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that transformers does not build anew: it reads their tokenizer.json as it is."""
+_PROBE = "We need to add 9 and 6.\n\nDoes  it make 15 (or 16)? It's naïve:\n\tyes – 数 \u00e9 <a> #no"
+
+
+def _check_loaders_agree(tokenizer_dir: Path) -> None:
+    """Refuse a folder whose tokenizer_config.json names a class that makes another tokenizer than tokenizer.json is.
+
+    A prompt is encoded with tokenizer.json as it is, and vLLM decodes the answer with the class. A byte-level
+    tokenizer.json beside a SentencePiece class would give answers without spaces, and other prompts in other programs.
+    """
+    tokenizer = load_tokenizer(tokenizer_dir)
+    kind = tokenizer.named_class
+    if tokenizer.fast is None or kind in _PLAIN_CLASSES:
+        return
+    ids = tokenizer.encode(_PROBE, special=False)
+    theirs = list(tokenizer.hf.encode(_PROBE, add_special_tokens=False))
+    read, theirs_read = tokenizer.decode(ids), tokenizer.hf.decode(ids, skip_special_tokens=True)
+    if ids == theirs and read == theirs_read:
+        return
+    what = f"decoded as {theirs_read[:40]!r} and {read[:40]!r}" if read != theirs_read else "encoded differently"
+    raise GatedevalError(
+        f"{tokenizer_dir}: tokenizer.json is not the tokenizer that {kind or 'the class of its model type'} makes of it:"
+        f" a text is {what}. If tokenizer.json is right, set tokenizer_class to PreTrainedTokenizerFast in a copy of"
+        " tokenizer_config.json, and name the copy's folder with `tokenizer:`"
+    )
 
 
 def _check_known_to_vllm(checkpoint: Checkpoint) -> None:

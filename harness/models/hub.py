@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.config import Model
 from harness.data.files import sha256_of
+from harness.data.network import hub_is_reachable
 from harness.types import GatedevalError, first_line
 
 TOKENIZER_FILES = (
@@ -42,10 +43,16 @@ def _download(model: Model) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
+    reachable = hub_is_reachable()
     patterns = [f"{model.subfolder}/*", "tokenizer*", "merges.txt", *TOKENIZER_FILES] if model.subfolder else None
     try:
         root = Path(snapshot_download(model.path, revision=model.revision, allow_patterns=patterns))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if not reachable:
+            raise GatedevalError(
+                f"model {model.label!r}: {model.path} is not in the hub's cache on this machine, and the hub cannot be"
+                " reached; download the folder elsewhere and give its local path instead"
+            ) from error
         raise GatedevalError(
             f"model {model.label!r}: {model.path} could not be fetched from the hub ({first_line(error)}). Offline?"
             " Download the folder elsewhere and give its local path instead"

@@ -150,6 +150,11 @@ class Tokenizer:
             return self.hf.decode(list(ids), skip_special_tokens=True)
         return self.fast.decode(list(ids), skip_special_tokens=True)
 
+    @property
+    def named_class(self) -> str | None:
+        """The class of transformers that tokenizer_config.json names; None where it names none."""
+        return self._settings.get("tokenizer_class")
+
     @cached_property
     def added_ids(self) -> frozenset[int]:
         """Ids of the added tokens, which are found in a text before it is split into words."""

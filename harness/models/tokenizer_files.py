@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.data.network import errors, hub_is_reachable
 from harness.types import GatedevalError
 
 
@@ -26,7 +28,17 @@ def json_file(source: str) -> Path | None:
         raise GatedevalError(
             f"tokenizer {source}: neither a folder with a tokenizer, nor a tokenizer.json, nor a hub id"
         )
-    return _from_hub(source, "tokenizer.json")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", source):
+        raise GatedevalError(f"tokenizer {source}: no such folder or file, and no hub id of the form org/name")
+    reachable = hub_is_reachable()
+    file = _from_hub(source, "tokenizer.json")
+    if file is None and not reachable:
+        why = "; ".join(errors()) or "HF_HUB_OFFLINE is set"
+        raise GatedevalError(
+            f"tokenizer {source}: no such folder or file, and no tokenizer.json of that name in the hub's cache on this"
+            f" machine ({why})"
+        )
+    return file
 
 
 def _from_hub(repository: str, name: str) -> Path | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from harness.benchmarks.protocol import Benchmark, Measured, Setup, benchmarks_of
 from harness.config import Config, ContextSetting, Model
+from harness.data import network
 from harness.data.folder import DataFolder
 from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
@@ -105,7 +106,7 @@ def build(config: Config, date: datetime.date | None = None) -> Plan:
             plan.refusals.append(str(error))
     benchmarks = benchmarks_of(config)
     plan.refusals += plan.data.missing([name for b in benchmarks for name in b.data_names()])
-    usable = [b for b in benchmarks if not plan.data.missing(list(b.data_names()))]
+    usable = [b for b in benchmarks if all(plan.data.locate(name) for name in b.data_names())]
     measured: dict[tuple[str, int, str, str, int], Measured] = {}
     for planned in plan.models.values():
         for setting in config.contexts_of(planned.model):
@@ -114,6 +115,9 @@ def build(config: Config, date: datetime.date | None = None) -> Plan:
                     _lay_out(plan, planned, setting, benchmark, measured)
                 except GatedevalError as error:
                     plan.refusals.append(str(error))
+    said = "\n".join(plan.refusals)
+    if said and (unsaid := [error for error in network.errors() if error not in said]):
+        plan.refusals += unsaid
     plan.refusals = list(dict.fromkeys(plan.refusals))
     return plan
 
@@ -141,6 +145,8 @@ def _lay_out(
 
     `measured`: the sizes of prompts by what they depend on, so that models that share a tokenizer share the work.
     """
+    if benchmark.contexts is not None and setting.label not in benchmark.contexts:
+        return
     label, limit = planned.model.label, planned.max_lengths[setting.label]
     tokenizer = tokenizer_sha256(planned.tokenizer_dir)
     for cell in benchmark.cells(label, setting.label, limit):
@@ -157,5 +163,5 @@ def _lay_out(
             plan.refusals.append(
                 f"{cell.benchmark} {cell.task}: its longest prompt and answer are {longest} tokens,"
                 f" {longest - limit} over the {limit} of context {setting.label!r} with model {label!r}; raise"
-                " max_length, use fewer shots, or leave it out of this context"
+                " max_length, use fewer shots, or leave it out of this context (`contexts:` in its entry)"
             )
