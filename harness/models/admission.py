@@ -69,7 +69,7 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer_dir: Path) -> None:
 
 _PLAIN_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes that transformers does not build anew: it reads their tokenizer.json as it is."""
-_PROBE = "We need to add 9 and 6.\n\nDoes  it make 15 (or 16)? It's naïve:\n\tyes – 数 \u00e9 <a> #no"
+_PROBE = "We need to add 9 and 6.\n\nDoes  it make 15 (or 16)? It's naïve:\n\tyes; 数 \u00e9 <a> #no"
 
 
 def _check_loaders_agree(tokenizer_dir: Path) -> None:
@@ -89,8 +89,8 @@ def _check_loaders_agree(tokenizer_dir: Path) -> None:
         return
     what = f"decoded as {theirs_read[:40]!r} and {read[:40]!r}" if read != theirs_read else "encoded differently"
     raise GatedevalError(
-        f"{tokenizer_dir}: tokenizer.json is not the tokenizer that {kind or 'the class of its model type'} makes of it:"
-        f" a text is {what}. If tokenizer.json is right, set tokenizer_class to PreTrainedTokenizerFast in a copy of"
+        f"{tokenizer_dir}: tokenizer.json is not the tokenizer that {kind or 'its model type'} makes of it: a text is"
+        f" {what}. If tokenizer.json is right, set tokenizer_class to PreTrainedTokenizerFast in a copy of"
         " tokenizer_config.json, and name the copy's folder with `tokenizer:`"
     )
 
