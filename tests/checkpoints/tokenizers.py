@@ -23,9 +23,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 PLAIN = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant] "
-TRIMMED = (
-    "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] | trim }}\n\n{% endfor %}assistant:"
-)
+TRIMMED = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] | trim }}\n\n{% endfor %}assistant:"
 GLUED = "{% for m in messages %}({{ m['content'] }}){% endfor %}"
 DATED = "Today is {{ strftime_now('%d %B %Y') }}.\n" + PLAIN
 SWITCHED = CHATML.replace(

@@ -3,61 +3,29 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from harness.config import Config, from_dict, to_dict
+from harness.config import Config, to_dict
 from harness.engine.requests import Prompt, SampleRequest
 from harness.models.tokenizer import Tokenizer
 from harness.run.plan import Plan, build
-from harness.run.producing import Assignment, CellFailed, produce
+from harness.run.producing import CellFailed
 from harness.types import GatedevalError
 from tests.checkpoints import tokenizers as odd
+from tests.support.odd_plans import Make, accepted_plans, config, events, maker, requests_of
 
-Make = Callable[[str], Path]
 
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def make(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """The folder of a checkpoint with an odd tokenizer, by its name; made once."""
-    root = tmp_path_factory.mktemp("odd")
-    folders: dict[str, Path] = {}
-
-    def folder(name: str) -> Path:
-        if name not in folders:
-            folders[name] = odd.roomy(tiny / "baseline", root / str(len(folders)))
-            odd.ODD[name][0](folders[name])
-        return folders[name]
-
-    return folder
+    return maker(tiny, tmp_path_factory.mktemp("odd"))
 
 
-def config(folder: Path, shared: Path, **changes: Any) -> Config:
-    facts = {
-        "name": "odd",
-        "data": str(shared / "data"),
-        "models": [{"label": "m", "path": str(folder)}],
-        "contexts": [{"label": "native", "max_length": 1200}],
-        "benchmarks": [{"ruler": ["niah_single_1", "fwe"], "lengths": [1200], "samples": 4}],
-    }
-    return from_dict({**facts, **changes})
-
-
-def events(plan: Plan) -> Iterator[Any]:
-    """What a run would send, produced in this process."""
-    for label in plan.models:
-        for context in plan.config.contexts:
-            if cells := tuple(plan.of(label, context.label)):
-                yield from produce(plan, Assignment(label, context.label, cells, "fingerprint"))
-
-
-def refusals_of_commands(folder: Path, made: Config, tmp_path: Path) -> dict[str, str]:
-    """Command -> what it says about a folder that it refuses with exit code 2."""
+def refusals_of_commands(folder: Path, made: Config, tmp_path: Path, words: str) -> dict[str, str]:
+    """Command -> its one line with `words` about a folder that it refuses with exit code 2."""
     from harness.commands.main import cli
 
     file = tmp_path / "odd.yaml"
@@ -71,8 +39,8 @@ def refusals_of_commands(folder: Path, made: Config, tmp_path: Path) -> dict[str
     for name, arguments in commands.items():
         done = CliRunner().invoke(cli, arguments)
         assert done.exit_code == 2, (name, done.output, done.exception)
-        lines = (done.output + (done.stderr or "")).splitlines()
-        said[name] = next(line for line in lines if str(folder) in line and "tokenizer " not in line[:10])
+        lines = done.output.splitlines()
+        [said[name]] = [line for line in lines if words in line]
     return {name: line.removeprefix("gatedeval: ").removeprefix("  - ") for name, line in said.items()}
 
 
@@ -81,8 +49,7 @@ def test_check_plan_and_run_refuse_a_broken_tokenizer_alike(
     make: Make, shared: Path, tmp_path: Path, name: str
 ) -> None:
     folder, words = make(name), odd.ODD[name][1]
-    said = refusals_of_commands(folder, config(folder, shared), tmp_path)
-    assert words in said["check"]
+    said = refusals_of_commands(folder, config(folder, shared), tmp_path, str(words))
     assert said["check"] == said["plan"] == said["run"]
 
 
@@ -132,7 +99,7 @@ LONG = [{"label": "native", "max_length": 2048}]
     [
         (odd.NO_SYSTEM, MMLU, "cannot render a conversation of system, user (TemplateError: no system role)"),
         ("{% for m in", MMLU, "cannot render a conversation of system, user (TemplateSyntaxError"),
-        ("{{ nothing.at.all }}", GSM8K, "cannot render a conversation of user (UndefinedError"),
+        ("{{ nothing.at.all }}", GSM8K, "cannot render a conversation of user, assistant (UndefinedError"),
         ([{"name": "a", "template": odd.PLAIN}, {"name": "b", "template": odd.PLAIN}], GSM8K, "templates (a, b)"),
         (odd.ALWAYS_THINKING, MMLU, "opens <think> although thinking is off"),
         (odd.ALWAYS_THINKING, {"ruler": ["fwe"], "lengths": [512], "samples": 1}, "opens <think>"),
@@ -151,7 +118,7 @@ def test_a_template_that_cannot_be_used_is_one_line(
     for command in (["plan", str(file)], ["run", str(file), "-o", str(tmp_path / "out")]):
         done = CliRunner().invoke(cli, command)
         assert done.exit_code == 2
-        assert (done.output + (done.stderr or "")).count(words) == 1
+        assert done.output.count(words) == 1
 
 
 @pytest.mark.parametrize("template", [odd.CHATML, odd.PLAIN, odd.TRIMMED, odd.GLUED, odd.SWITCHED])
@@ -230,72 +197,6 @@ def test_a_tokenizer_of_mistral_common_alone_is_read(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- random plans
 
 
-def random_config(draw: random.Random, folder: Path, shared: Path) -> Config:
-    """A config drawn from what a user may write; about half of them can be run."""
-    length = draw.choice([300, 512, 800, 1024, 1200, 1536, 2048])
-    tasks = draw.sample(
-        ["niah_single_1", "niah_single_2", "niah_multikey_2", "niah_multikey_3", "niah_multivalue", "vt", "cwe", "fwe",
-         "qa_1", "qa_2"], draw.randint(1, 3)
-    )  # fmt: skip
-    thinking = draw.random() < 0.2
-    ruler = {
-        "ruler": tasks, "lengths": [length], "samples": draw.choice([1, 5, 12]),
-        "profile": draw.choice(["nvidia", "fair", "fair"]), "answer_prefix": draw.choice(["append", "drop"]),
-        "answer_tokens": draw.choice([None, None, 16]),
-    }  # fmt: skip
-    others = [
-        {"mmlu": {"subjects": ["anatomy", "astronomy"], "shots": draw.randint(0, 2), "samples": 3}},
-        {"gsm8k": {"shots": draw.randint(0, 2), "samples": 3}},
-        {"lm_eval": draw.choice(["demo_choice", "demo_words"]), "samples": 3},
-    ]
-    return config(
-        folder,
-        shared,
-        seed=draw.randint(0, 99),
-        chat_template=thinking or draw.random() < 0.4,
-        contexts=[{"label": "native", "max_length": draw.choice([length, length, 2048])}],
-        benchmarks=[ruler, *draw.sample(others, draw.randint(0, 2))],
-        **({"thinking": True, "thinking_tokens": 100} if thinking else {}),
-    )
-
-
-TEMPLATES = [odd.CHATML, odd.PLAIN, odd.TRIMMED, odd.GLUED, odd.DATED, odd.SWITCHED, odd.ALWAYS_THINKING, odd.NO_SYSTEM]
-
-
-def accepted_plans(make: Make, shared: Path, tmp_path: Path, wanted: int, seed: int) -> Iterator[Plan]:
-    """As many random plans as wanted that have no refusal."""
-    draw = random.Random(seed)
-    names = [name for name, (_, words) in odd.ODD.items() if not words]
-    accepted = 0
-    for number in range(20 * wanted):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for file in make(draw.choice(names)).iterdir():
-            (folder / file.name).symlink_to(file)
-        template = draw.choice(TEMPLATES)
-        facts = json.loads((folder / "tokenizer_config.json").read_text())
-        (folder / "tokenizer_config.json").unlink()
-        (folder / "tokenizer_config.json").write_text(json.dumps({**facts, "chat_template": template}))
-        plan = build(random_config(draw, folder, shared))
-        if not plan.refusals and plan.cells:
-            accepted += 1
-            yield plan
-        if accepted == wanted:
-            return
-    pytest.fail(f"only {accepted} of {20 * wanted} random plans were accepted: the draws are too odd to test anything")
-
-
-def requests_of(plan: Plan) -> Iterator[SampleRequest]:
-    """Everything that a run of the plan sends; a refusal fails the test."""
-    made = dict.fromkeys(plan.cells, 0)
-    for event in events(plan):
-        assert not isinstance(event, CellFailed), (event, to_dict(plan.config))
-        if isinstance(event, SampleRequest):
-            made[event.cell] += 1  # type: ignore[index]
-            yield event
-    assert made == plan.cells
-
-
 def test_random_plans_that_are_accepted_send_all_their_samples(make: Make, shared: Path, tmp_path: Path) -> None:
-    for plan in accepted_plans(make, shared, tmp_path, wanted=8, seed=1):
+    for plan in accepted_plans(make, shared, tmp_path, wanted=3, seed=1):
         assert sum(1 for _ in requests_of(plan)) == sum(plan.cells.values())
