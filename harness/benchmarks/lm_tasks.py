@@ -71,7 +71,7 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
         GatedevalError: no such task, or its data cannot be loaded.
     """
     manager = _lookup(name)
-    if local is None:
+    if local is None and name not in task_manager(OUR_TASKS).task_index:
         hub_is_reachable()  # if not, `datasets` reads its cache at once
     overrides: dict[str, Any] = {} if shots is None else {"num_fewshot": shots}
     if local is not None:

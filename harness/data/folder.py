@@ -19,7 +19,7 @@ from harness.data.catalog import DATASETS, MMLU_SUBJECTS
 from harness.data.download import cache_folder, fetch_one
 from harness.data.files import read_json, read_json_lines, sha256_of
 from harness.data.mmlu import read_mmlu
-from harness.data.network import Unreachable
+from harness.data.network import OUT_OF_REACH, Unreachable
 from harness.types import GatedevalError, first_line
 
 
@@ -106,14 +106,15 @@ class DataFolder:
     def missing(self, names: Iterable[str]) -> list[str]:
         """One message for each data set that is neither on this machine nor can be downloaded. Used by the plan.
 
-        A host that cannot be reached is not named in each of them: `harness.data.network.errors` has the reason once.
+        The network's own error is not in each of them: `harness.data.network.errors` has it once.
         """
         messages = []
         for name in dict.fromkeys(names):
             located, error = self._locate_or_fetch(name)
             if located is None:
-                known = isinstance(error, Unreachable)
-                messages.append(self._absent(name) + ("" if known or error is None else _failed(error)))
+                unreachable = isinstance(error, Unreachable)
+                why = f" ({OUT_OF_REACH})" if unreachable else "" if error is None else _failed(error)
+                messages.append(self._absent(name) + why)
         return messages
 
     def check(self) -> list[dict[str, str]]:

@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
+OUT_OF_REACH = "the host that has it cannot be reached"
+"""What a message says about a file that cannot be fetched; `errors` says why, once for all of them."""
 _TIMEOUT = 5.0  # seconds for the one attempt
 _errors: dict[str, str] = {}  # host -> why it cannot be reached; empty where it can
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.config import Model
 from harness.data.files import sha256_of
-from harness.data.network import hub_is_reachable
+from harness.data.network import OUT_OF_REACH, hub_is_reachable
 from harness.types import GatedevalError, first_line
 
 TOKENIZER_FILES = (
@@ -50,8 +50,8 @@ def _download(model: Model) -> Path:
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         if not reachable:
             raise GatedevalError(
-                f"model {model.label!r}: {model.path} is not in the hub's cache on this machine, and the hub cannot be"
-                " reached; download the folder elsewhere and give its local path instead"
+                f"model {model.label!r}: {model.path} is not in the hub's cache on this machine, and {OUT_OF_REACH};"
+                " download the folder elsewhere and give its local path instead"
             ) from error
         raise GatedevalError(
             f"model {model.label!r}: {model.path} could not be fetched from the hub ({first_line(error)}). Offline?"

@@ -115,9 +115,8 @@ def build(config: Config, date: datetime.date | None = None) -> Plan:
                     _lay_out(plan, planned, setting, benchmark, measured)
                 except GatedevalError as error:
                     plan.refusals.append(str(error))
-    said = "\n".join(plan.refusals)
-    if said and (unsaid := [error for error in network.errors() if error not in said]):
-        plan.refusals += unsaid
+    if any(network.OUT_OF_REACH in refusal for refusal in plan.refusals):
+        plan.refusals += network.errors()
     plan.refusals = list(dict.fromkeys(plan.refusals))
     return plan
 
