@@ -100,9 +100,10 @@ def encode_sample(sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinkin
     options = []
     encoded_contexts: dict[str, tuple[int, ...]] = {}  # options that share a context encode it once
     for ctx, continuation in sample.options:
-        context_ids, continuation_ids = encode_pair(tokenizer, ctx, continuation, encoded_contexts)
+        context_ids, whole = _encode_pair(tokenizer, ctx, continuation, encoded_contexts)
+        continuation_ids = whole[len(context_ids) :]
         # Without a token, its log-likelihood would be 0, higher than that of every other option.
-        if not continuation_ids or _joined(tokenizer, context_ids, ctx + continuation):
+        if not continuation_ids or _joined(tokenizer, context_ids, whole[: len(context_ids)]):
             raise GatedevalError(
                 f"{sample.label}: option {continuation!r} has no token of its own: this tokenizer merges it with"
                 " the end of the prompt, so options cannot be compared; leave the task out for this model"
@@ -120,33 +121,30 @@ def check_counted(sample: SampleRequest, request: Prompt | Question) -> None:
         )
 
 
-def encode_pair(
-    tokenizer: Tokenizer, ctx: str, continuation: str, encoded_contexts: dict[str, tuple[int, ...]] | None = None
+def _encode_pair(
+    tokenizer: Tokenizer, ctx: str, continuation: str, encoded_contexts: dict[str, tuple[int, ...]]
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Ids of context and continuation, split as lm-eval splits them.
+    """Ids of the context, and of context and continuation as one text, which lm-eval splits after as many ids.
 
-    Spaces at the context's end belong to the continuation. Both are encoded as one text; the continuation is what
-    comes after as many ids as the context alone has. An empty context is BOS (or end-of-text).
+    Spaces at the context's end belong to the continuation. An empty context is BOS (or end-of-text).
     `encoded_contexts`: a cache of contexts' ids, which this function fills.
     """
     encode = tokenizer.encode
     if not ctx:
         ids, first = encode(continuation, special=False), tokenizer.start_id
-        return ([first], ids) if ids[:1] != [first] else (ids[:1], ids[1:])
+        return [first], ids if ids[:1] == [first] else [first, *ids]
     stripped = ctx.rstrip()
-    cache = {} if encoded_contexts is None else encoded_contexts
-    if stripped not in cache:
-        cache[stripped] = tuple(encode(stripped))
-    context_ids = cache[stripped]
-    return context_ids, encode(ctx + continuation)[len(context_ids) :]
+    if stripped not in encoded_contexts:
+        encoded_contexts[stripped] = tuple(encode(stripped))
+    return encoded_contexts[stripped], encode(ctx + continuation)
 
 
-def _joined(tokenizer: Tokenizer, context_ids: Sequence[int], text: str) -> bool:
-    """Whether an added token lies across the end of the context: a part of the option would then not be compared."""
-    if not tokenizer.added_ids:
-        return False
-    start = tuple(tokenizer.encode(text)[: len(context_ids)])
-    return start != tuple(context_ids) and not tokenizer.added_ids.isdisjoint(set(start) - set(context_ids))
+def _joined(tokenizer: Tokenizer, context_ids: Sequence[int], start: Sequence[int]) -> bool:
+    """Whether an added token lies across the end of the context: a part of the option would then not be compared.
+
+    `start`: as many ids of context and option, encoded as one text.
+    """
+    return tuple(start) != tuple(context_ids) and not tokenizer.added_ids.isdisjoint(set(start) - set(context_ids))
 
 
 def sizes(request: Prompt | Question) -> tuple[int, int]:

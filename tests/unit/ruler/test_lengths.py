@@ -49,7 +49,10 @@ def test_a_length_that_is_enough_for_the_first_row_alone_is_refused(
     assert "the length must be at least" in refusal(wanted)
 
 
-@pytest.mark.parametrize("task", ["niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1", "qa_2"])
+@pytest.mark.parametrize(
+    "task",
+    ["qa_1", "fwe", *(pytest.param(task, marks=pytest.mark.extended) for task in TASKS if task not in ("qa_1", "fwe"))],
+)
 def test_a_stated_minimum_is_enough_for_every_row(shared: Path, bpe4k: Tokenizer, task: str) -> None:
     wanted = request(task, bpe4k, shared, length=200)
     enough = int(re.findall(r"at least (\d+)", refusal(wanted))[0])
