@@ -40,7 +40,7 @@ class Prompts:
             return thought + len(self.tokenizer.prefix_ids)
         # Where tokens cross from word to word, those at the template's edges depend on more than a text's ends.
         spare = 0 if Counter(self.tokenizer).piecewise else _SPARE
-        return thought + max(0, *self._fit) + spare
+        return thought + max(0, *self._around) + spare
 
     def prompt(self, sample: RulerSample) -> str:
         """The text that is sent."""
@@ -81,23 +81,15 @@ class Prompts:
         return [(text.input, text.answer_prefix) for text in ends(self.request)] or [("a", "")]
 
     @cached_property
-    def _sent(self) -> list[int]:
-        return [len(self.tokenizer.encode(self._chat(*end))) for end in self._ends]
-
-    @cached_property
     def _around(self) -> list[int]:
-        """Per row (or one for all): tokens that are sent beyond those of the text that was asked for."""
-        return [
-            sent - self.tokenizer.count(text + prefix if self.append else text)
-            for sent, (text, prefix) in zip(self._sent, self._ends, strict=True)
-        ]
+        """Per row (or one for all): tokens that are sent beyond those of the text that was asked for.
 
-    @cached_property
-    def _fit(self) -> list[int]:
-        """The same beyond the tokens by which the generator fits a text, which always include the answer prefix."""
+        A prefix that is dropped still counts in the generator's fit; its tokens, which depend on the row, stay free.
+        """
         return [
-            sent - self.tokenizer.count(text + prefix)
-            for sent, (text, prefix) in zip(self._sent, self._ends, strict=True)
+            len(self.tokenizer.encode(self._chat(text, prefix)))
+            - self.tokenizer.count(text + prefix if self.append else text)
+            for text, prefix in self._ends
         ]
 
     @cached_property
