@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer as Raw
+from tokenizers import models
+from tokenizers.pre_tokenizers import ByteLevel
 
 from harness.data.folder import DataFolder
 from harness.models.tokenizer import Tokenizer
@@ -84,6 +87,14 @@ def test_what_is_accepted_is_made_to_the_last_row(shared: Path, bpe4k: Tokenizer
             assert rows_made(wanted) < SAMPLES, task
         else:
             assert rows_made(wanted) == SAMPLES, task
+
+
+def test_a_tokenizer_of_letters_cannot_have_the_example_of_vt(shared: Path) -> None:
+    """Its 500 tokens are upstream's, so that no length helps."""
+    letters = Raw(models.BPE(vocab={c: i for i, c in enumerate(sorted(ByteLevel.alphabet()))}, merges=[]))
+    letters.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    said = refusal(request("vt", Tokenizer(letters), shared, length=16384))
+    assert "leave vt out for this model" in said
 
 
 def test_reserved_tokens_come_off_the_length_but_do_not_change_the_task(shared: Path, bpe4k_bos: Tokenizer) -> None:
