@@ -23,8 +23,8 @@ def render(
     tokenizer, `name`: what it is called in errors. `date`: what a template that prints today's date is given.
 
     Raises:
-        GatedevalError: no template, several and none that is the default, one that cannot render these messages, or
-            one that would leave the model thinking in a run that has thinking off.
+        GatedevalError: no template, several and none that is the default, one that cannot render these messages, one
+            that would leave the model thinking in a run that has thinking off, or a prefix in place of a thought.
     """
     if not has_template(hf):
         raise GatedevalError(f"{name}: no chat template; set `chat_template: false` for a base model")
@@ -53,6 +53,11 @@ def render(
         raise GatedevalError(
             f"{name}: the chat template opens {opening} although thinking is off; it has no switch for it: set"
             " `thinking: true` and `thinking_tokens`, or use a template that honours enable_thinking"
+        )
+    if thinking.allowed and answer_prefix:
+        raise GatedevalError(
+            f"{name}: thinking is on, but the task begins the response with {answer_prefix[:40]!r}, so that the model"
+            " cannot think before it answers; evaluate this task with a config that has `thinking: false`"
         )
     return text + answer_prefix
 

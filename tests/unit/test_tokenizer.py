@@ -99,6 +99,14 @@ def test_thinking_is_off_or_the_template_is_refused(folders: Path, tmp_path: Pat
         always.chat(messages)
 
 
+def test_a_response_that_is_begun_leaves_no_place_for_a_thought(folders: Path, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The answer is"}]
+    tokenizer = Tokenizer(changed(folders / "tokenizer_bpe4k", tmp_path / "a", chat_template=THINKING))
+    assert tokenizer.render(messages, False).endswith("<think></think>The answer is")
+    with pytest.raises(GatedevalError, match="cannot think before it answers"):
+        tokenizer.render(messages, False, thinking=Thinking(True, 100))
+
+
 def test_no_template_and_no_tokenizer(folders: Path, tmp_path: Path) -> None:
     with pytest.raises(GatedevalError, match="no chat template"):
         Tokenizer(folders / "tokenizer_bpe4k").chat([{"role": "user", "content": "q"}])
