@@ -12,14 +12,16 @@ from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.fair import fair_samples
 from tasks.ruler.families import make_family
-from tasks.ruler.family import Draws, Text
+from tasks.ruler.family import Draws, Family, Text
 from tasks.ruler.fit import Rejected, TooShort
 from tasks.ruler.nvidia import draw_rows
+from tasks.ruler.protocol import NEEDS
 from tasks.ruler.qa import DocumentsDraft, QuestionAnswering
 from tasks.ruler.request import Request
 
 _STEPS = 2  # texts of so many steps must fit with room to spare; then stepping down always ends in one that fits
 _SPARE = 1.1  # what other draws of a text of the same size may take more
+_SHORT = 4096  # below this length, RULER's tasks have other steps and examples
 _ROWS = 8  # rows drawn of a task whose rows are all alike
 _TRIES = 20  # drawings of a short text before it is given up
 _ROUNDS = 40  # lengths tried in search of one that is enough
@@ -72,19 +74,34 @@ def ends(request: Request) -> list[Text]:
 
 def _surely_fits(request: Request) -> bool:
     """Whether texts far larger than the smallest one of each row fit, so that no row has to be drawn at full length."""
+    largest = _largest_small_text(request)
+    return largest is not None and largest * _SPARE <= request.text_budget
+
+
+def _largest_small_text(request: Request) -> int | None:
+    """Tokens of the largest of the rows' texts of a few steps; None where one cannot be made.
+
+    Worked out once per tokenizer for all lengths that have the same step: 500 rows of documents take seconds.
+    """
     family = make_family(
         request, Counter(request.tokenizer, request.counting), Draws(request.seed), request.text_budget
     )
     alike = not isinstance(family, QuestionAnswering)  # questions and documents are the row's own
     rows = range(min(request.samples, _ROWS) if alike else request.samples)
-    try:
-        for row in rows:
-            least = family.smallest(row) if request.profile == "fair" else family.step
-            if family.tokens(family.draw(_STEPS * least, row)) * _SPARE > family.limit:
-                return False
-    except (Rejected, TooShort):
-        return False
-    return True
+    data = tuple(request.data.find(name).sha256 for name in NEEDS[request.task])
+    kind = (request.task, request.profile, request.seed, request.counting, family.step, request.length < _SHORT)
+    key = (*kind, len(rows), *data)
+    known: dict[tuple[object, ...], int | None] = request.tokenizer.facts.setdefault("small texts", {})
+    if key not in known:
+        try:
+            known[key] = max(family.tokens(family.draw(_STEPS * _least(request, family, row), row)) for row in rows)
+        except (Rejected, TooShort):
+            known[key] = None
+    return known[key]
+
+
+def _least(request: Request, family: Family, row: int) -> int:
+    return family.smallest(row) if request.profile == "fair" else family.step
 
 
 def _draw_all(request: Request) -> None:

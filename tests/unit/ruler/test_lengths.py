@@ -43,7 +43,7 @@ def refusal(wanted: Request) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("task", "length"), [("qa_1", 1187), ("qa_2", 3000)])
+@pytest.mark.parametrize(("task", "length"), [("qa_1", 1187), pytest.param("qa_2", 3000, marks=pytest.mark.extended)])
 def test_a_length_that_is_enough_for_the_first_row_alone_is_refused(
     shared: Path, made: Callable[[str], Tokenizer], task: str, length: int
 ) -> None:
@@ -64,7 +64,10 @@ def test_a_stated_minimum_is_enough_for_every_row(shared: Path, bpe4k: Tokenizer
     assert "at least" in refusal(replace(wanted, length=enough - enough // 8)), "it is not far above the true minimum"
 
 
-@pytest.mark.parametrize(("task", "length"), [("niah_single_3", 1180), ("qa_1", 1532), ("niah_multivalue", 1200)])
+@pytest.mark.parametrize(
+    ("task", "length"),
+    [("niah_single_3", 1180), ("qa_1", 1532), pytest.param("niah_multivalue", 1200, marks=pytest.mark.extended)],
+)
 def test_every_option_that_a_refusal_names_helps(shared: Path, bpe4k: Tokenizer, task: str, length: int) -> None:
     wanted = request(task, bpe4k, shared, length=length)
     named = re.findall(r"`(\w+): (\w+)`", refusal(wanted))
