@@ -90,7 +90,7 @@ def accepted_plans(make: Make, shared: Path, tmp_path: Path, wanted: int, seed: 
     accepted = 0
     for number in range(20 * wanted):
         folder = tmp_path / str(number)
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for file in make(draw.choice(names)).iterdir():
             (folder / file.name).symlink_to(file)
         template = draw.choice(TEMPLATES)
