@@ -106,7 +106,7 @@ def encode_sample(sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinkin
         if not continuation_ids or _joined(tokenizer, context_ids, whole[: len(context_ids)]):
             raise GatedevalError(
                 f"{sample.label}: option {continuation!r} has no token of its own: this tokenizer merges it with"
-                " the end of the prompt, so options cannot be compared; leave the task out for this model"
+                " the end of the prompt, so options cannot be compared; evaluate this model without the task"
             )
         options.append((tuple(context_ids), tuple(continuation_ids)))
     return Question(sample.label, tuple(options))

@@ -114,7 +114,7 @@ class VariableTracking(Family):
         except TooShort as error:  # no length helps: the example's own is fixed
             raise GatedevalError(
                 f"RULER vt: its worked example has {_EXAMPLE_LENGTH} tokens, and the smallest one takes"
-                f" {error.minimum} with this tokenizer; leave vt out for this model"
+                f" {error.minimum} with this tokenizer; evaluate this model without vt"
             ) from error
         return self._body(draft) + " " + " ".join(draft.names) + "\n\n"
 

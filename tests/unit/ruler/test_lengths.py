@@ -97,7 +97,7 @@ def test_a_tokenizer_of_letters_cannot_have_the_example_of_vt(shared: Path) -> N
     letters = Raw(models.BPE(vocab={c: i for i, c in enumerate(sorted(ByteLevel.alphabet()))}, merges=[]))
     letters.pre_tokenizer = ByteLevel(add_prefix_space=False)
     said = refusal(request("vt", Tokenizer(letters), shared, length=16384))
-    assert "leave vt out for this model" in said
+    assert "evaluate this model without vt" in said
 
 
 def test_reserved_tokens_come_off_the_length_but_do_not_change_the_task(shared: Path, bpe4k_bos: Tokenizer) -> None:
