@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from harness.config import Model
 from harness.models.checkpoint import Checkpoint, inspect
@@ -82,6 +84,8 @@ def _check_loaders_agree(tokenizer_dir: Path) -> None:
     kind = tokenizer.named_class
     if tokenizer.fast is None or kind in _PLAIN_CLASSES:
         return
+    if kind in ("Qwen2Tokenizer", "Qwen2TokenizerFast") and _is_what_qwen2_makes(tokenizer.fast):
+        return  # importing transformers and torch to see the same takes seconds
     ids = tokenizer.encode(_PROBE, special=False)
     theirs = list(tokenizer.hf.encode(_PROBE, add_special_tokens=False))
     read, theirs_read = tokenizer.decode(ids), tokenizer.hf.decode(ids, skip_special_tokens=True)
@@ -92,6 +96,31 @@ def _check_loaders_agree(tokenizer_dir: Path) -> None:
         f"{tokenizer_dir}: tokenizer.json is not the tokenizer that {kind or 'its model type'} makes of it: a text is"
         f" {what}. If tokenizer.json is right, set tokenizer_class to PreTrainedTokenizerFast in a copy of"
         " tokenizer_config.json, and name the copy's folder with `tokenizer:`"
+    )
+
+
+def _is_what_qwen2_makes(fast: Any) -> bool:
+    """Whether a tokenizer has the parts that transformers' Qwen2Tokenizer builds around its vocabulary and merges.
+
+    Its pattern is looked up in the source file of the installed transformers, which is not imported.
+    """
+    if fast.normalizer is None or fast.pre_tokenizer is None or fast.decoder is None:
+        return False
+    normalizer, splits, decoder = (
+        json.loads(part.__getstate__()) for part in (fast.normalizer, fast.pre_tokenizer, fast.decoder)
+    )
+    source = _transformers_folder() / "models" / "qwen2" / "tokenization_qwen2.py"
+    parts = splits.get("pretokenizers") or []
+    if [part["type"] for part in parts] != ["Split", "ByteLevel"] or not source.is_file():
+        return False
+    pattern = parts[0]["pattern"].get("Regex")
+    return bool(
+        normalizer == {"type": "NFC"}
+        and decoder["type"] == "ByteLevel"
+        and pattern
+        and f'r"""{pattern}"""' in source.read_text(encoding="utf-8")
+        and (parts[0]["behavior"], parts[0]["invert"]) == ("Isolated", False)
+        and (parts[1]["add_prefix_space"], parts[1]["use_regex"]) == (False, False)
     )
 
 
@@ -122,7 +151,10 @@ def _registered_architectures() -> frozenset[str]:
 
 def _transformers_has(model_type: str) -> bool:
     """True if transformers has a folder for the model type. Nothing is imported."""
+    return (_transformers_folder() / "models" / model_type.replace("-", "_")).is_dir()
+
+
+def _transformers_folder() -> Path:
+    """Where transformers is installed, found without importing it; a folder that does not exist where it is not."""
     spec = importlib.util.find_spec("transformers")
-    if spec is None or spec.origin is None:
-        return False
-    return (Path(spec.origin).parent / "models" / model_type.replace("-", "_")).is_dir()
+    return Path(spec.origin).parent if spec is not None and spec.origin else Path("/nonexistent")

@@ -80,6 +80,27 @@ def test_what_is_counted_is_what_is_sent(make: Make, shared: Path, name: str) ->
     assert sent == 8
 
 
+def test_qwens_own_tokenizer_is_admitted_without_importing_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Importing it takes seconds of every plan; another pattern, or none of Qwen's parts, is compared as usual."""
+    from harness.models.admission import _check_loaders_agree
+    from tests.support import tokenizers as made
+
+    def write(name: str, kind: Any) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        kind.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer"}))
+        return folder
+
+    qwen, other = write("qwen", made.qwen()), write("other", made.gpt2())
+    with pytest.raises(GatedevalError, match="is not the tokenizer that Qwen2Tokenizer makes of it"):
+        _check_loaders_agree(other)
+    monkeypatch.setattr(Tokenizer, "hf", property(lambda self: pytest.fail("transformers was asked")))
+    _check_loaders_agree(qwen)
+
+
 # ---------------------------------------------------------------------------------------------- templates and thinking
 
 
