@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.folder import DataFolder
+from harness.data.network import hub_is_reachable
 from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion, SampleRequest
 from harness.types import GatedevalError, did_you_mean, first_line
@@ -70,6 +71,8 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
         GatedevalError: no such task, or its data cannot be loaded.
     """
     manager = _lookup(name)
+    if local is None and name not in task_manager(OUR_TASKS).task_index:
+        hub_is_reachable()  # if not, `datasets` reads its cache at once
     overrides: dict[str, Any] = {} if shots is None else {"num_fewshot": shots}
     if local is not None:
         overrides["custom_dataset"] = local

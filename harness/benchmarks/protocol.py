@@ -7,6 +7,7 @@ samples. One new module in this package with one such class is a new benchmark: 
 
 from __future__ import annotations
 
+import datetime
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,24 +15,30 @@ from typing import Any, ClassVar, Self
 
 from harness.config import BenchmarkEntry, Config
 from harness.data.folder import DataFolder
+from harness.engine.encoding import encode_sample, sizes
 from harness.engine.requests import SampleRequest
-from harness.models.tokenizer import Tokenizer
+from harness.models.thinking import Thinking
+from harness.models.tokenizer import NO_THINKING, Tokenizer
 from harness.types import Cell
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What samples depend on besides their cell: the tokenizer, the data, the seed, chat rendering."""
+    """What samples depend on besides their cell: the tokenizer, the data, the seed, chat rendering.
+
+    `date`: what a chat template that prints today's date prints; None: the day on which the tokenizer was loaded.
+    """
 
     tokenizer: Tokenizer
     data: DataFolder
     seed: int
     chat: bool = False
-    thinking: bool = False
+    thinking: Thinking = NO_THINKING
+    date: datetime.date | None = None
 
     def render(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Chat messages as text; an assistant turn at the end is continued (lm-eval's chat_template signature)."""
-        return self.tokenizer.render(messages, add_generation_prompt, thinking=self.thinking)
+        return self.tokenizer.render(messages, add_generation_prompt, thinking=self.thinking, date=self.date)
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,10 @@ class Benchmark(BenchmarkEntry):
         """
         total = longest = 0
         for sample in self.requests(cell, setup, max_length):
-            sizes = list(_sizes(setup.tokenizer, sample))
-            total += sizes[0][0]
-            longest = max(longest, *(prompt + answer for prompt, answer in sizes))
+            request = encode_sample(sample, setup.tokenizer, setup.thinking)
+            prompt, with_answer = sizes(request)
+            total += prompt
+            longest = max(longest, with_answer)
         return Measured(total, longest)
 
     @classmethod
@@ -107,14 +115,3 @@ def divergences(benchmarks: Sequence[Benchmark]) -> dict[str, Any]:
     for cls in dict.fromkeys(type(b) for b in benchmarks):
         found |= cls.divergences([b for b in benchmarks if type(b) is cls])
     return found
-
-
-def _sizes(tokenizer: Tokenizer, sample: SampleRequest) -> Iterator[tuple[int, int]]:
-    """(prompt tokens, answer tokens) of the prompt, or of each option."""
-    if sample.prompt is not None:
-        yield len(tokenizer.encode(sample.prompt)), sample.max_tokens
-    alone: dict[str, int] = {}  # options mostly share one context
-    for ctx, continuation in sample.options:
-        if ctx not in alone:
-            alone[ctx] = len(tokenizer.encode(ctx))
-        yield alone[ctx], max(1, len(tokenizer.encode(ctx + continuation)) - alone[ctx])

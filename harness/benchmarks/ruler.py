@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
 from harness.benchmarks.presentation import Planned, Presentation, register, span_text
 from harness.benchmarks.protocol import Benchmark, Measured, Setup
+from harness.benchmarks.ruler_prompts import Prompts
 from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Positive, names_of
 from harness.data.folder import DataFolder
+from harness.engine.encoding import check_counted, encode_sample
 from harness.engine.requests import Answer, SampleRequest
 from harness.types import Cell, GatedevalError
-from tasks.ruler import NEEDS, TASKS, RulerSample, generate, score
+from tasks.ruler import NEEDS, TASKS, Request, generate, score
+from tasks.ruler.lengths import check
 
 _log = logging.getLogger("gatedeval")
 _UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
@@ -75,17 +79,21 @@ class Ruler(Benchmark):
         return self.samples
 
     def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
-        """RULER's samples, whose prompts together with the answer budget fill the cell's length."""
-        # A chat template's own tokens are part of what is sent: they come off the length that the generator fills.
-        frame = len(setup.tokenizer.encode(setup.render([{"role": "user", "content": ""}]))) if setup.chat else 0
-        for number, sample in enumerate(self._generate(cell, setup, max_length, frame)):
-            prompt = sample.prompt
-            if setup.chat:
-                prefix = "" if self.answer_prefix == "drop" else sample.answer_prefix
-                prompt = setup.tokenizer.chat(
-                    [{"role": "user", "content": sample.input}], answer_prefix=prefix.lstrip(), thinking=setup.thinking
-                )
+        """RULER's samples, whose prompts together with the answer budget fill the cell's length.
+
+        Special tokens, a chat template's own tokens and a thought come off the length that the generator fills.
+        """
+        prompts = Prompts(self._request(cell, setup), setup)
+        request = replace(prompts.request, reserved=prompts.reserved, max_model_len=None if setup.chat else max_length)
+        for number, sample in enumerate(generate(request)):
+            prompt = prompts.prompt(sample)
+            tokens = prompts.tokens(sample, prompt)
             references = list(sample.outputs)
+            if (total := tokens + sample.validity.answer_tokens) > cell.length:
+                raise GatedevalError(
+                    f"ruler {cell.task} at {cell.length}, sample {number}: prompt and answer take {total} tokens with"
+                    " their special tokens; report this tokenizer"
+                )
             yield SampleRequest(
                 id=str(number),
                 label=f"ruler {cell.task} at {cell.length}, sample {number}",
@@ -93,33 +101,38 @@ class Ruler(Benchmark):
                 max_tokens=sample.validity.answer_tokens,
                 references=references,
                 score=RulerScore(cell.task, references),
-                extra={"ruler": asdict(sample.validity)},
-                # a chat template's own tokens may share a token with the text: then only the limit is checked
-                counted_tokens=None if setup.chat else sample.validity.prompt_tokens,
+                extra={"ruler": prompts.record(sample, tokens)},
+                counted_tokens=tokens,
             )
         while setup.tokenizer.notes:  # e.g. a tokenizer whose pieces do not add up: whole encodes, same samples, slower
             _log.warning("RULER %s at %d: %s", cell.task, cell.length, setup.tokenizer.notes.pop())
 
-    def _generate(self, cell: Cell, setup: Setup, max_length: int, frame: int = 0) -> Iterator[RulerSample]:
-        """RULER's samples at the cell's length less `frame`, the tokens of the chat template."""
-        return generate(
-            cell.task,
+    def _request(self, cell: Cell, setup: Setup) -> Request:
+        """What the generator is asked for, nothing reserved."""
+        return Request(
+            task=cell.task,
             tokenizer=setup.tokenizer,
-            length=cell.length - frame,
+            length=cell.length,
             samples=self.samples,
             seed=setup.seed,
             data=setup.data,
-            max_model_len=max_length - frame,
             profile=self.profile,
             answer_prefix=self.answer_prefix,
             answer_tokens=self.answer_tokens,
         )
 
     def measure(self, cell: Cell, setup: Setup, max_length: int) -> Measured:
-        """At most the length, each. The first sample is made: a length too small for the task is found here."""
+        """At most the length, each. What no row can have a place for is found here, for all rows.
+
+        The first sample is made and encoded as it would be sent.
+        """
         refusal = None
         try:
-            next(self._generate(cell, setup, max_length), None)
+            prompts = Prompts(self._request(cell, setup), setup)
+            check(replace(prompts.request, reserved=prompts.reserved))
+            for sample in islice(self.requests(cell, setup, max_length), 1):
+                request = encode_sample(sample, setup.tokenizer, setup.thinking)
+                check_counted(sample, request)
         except GatedevalError as error:
             refusal = f"{error} (model {cell.model!r})"
         return Measured(self.samples * cell.length, cell.length, refusal)

@@ -165,7 +165,7 @@ def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "
 
 def evaluate(config: Config, path: Path, quiet: bool) -> str:
     """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state."""
-    from harness.run.plan import build
+    from harness.run.plan import build, recorded_date
     from harness.run.probing import plan_probes
     from harness.run.progress import Progress
     from harness.run.runner import run as run_plan
@@ -175,7 +175,7 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     try:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
-            plan = build(config)
+            plan = build(config, recorded_date(path))
             plan.check()
             if config.probe is not None:  # a text that is too short is told before hours of samples
                 plan_probes(plan, config.probe)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.config.entries import subject
 from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
 from harness.config.yaml_text import Loc, Source
@@ -20,12 +22,14 @@ def distinct_labels(s: Source, key: str) -> None:
             )
 
 
-def known_contexts(s: Source, models: list[tuple[Loc, Model]], contexts: list[tuple[Loc, ContextSetting]]) -> None:
-    """A model's own list of contexts names some that there are."""
+def known_contexts(
+    s: Source, entries: Sequence[tuple[Loc, Model | BenchmarkEntry]], contexts: list[tuple[Loc, ContextSetting]]
+) -> None:
+    """A model's or a benchmark's own list of contexts names some that there are."""
     if len(contexts) < len(s.data.get("contexts") or [1]):
         return  # one of them is complained about already
     known = [c.label for _, c in contexts]
-    for loc, m in models:
+    for loc, m in entries:
         for i, label in enumerate(m.contexts or ()):
             if label not in known:
                 hint = did_you_mean(label, known) or f"; there are {', '.join(map(repr, known))}"

@@ -51,7 +51,7 @@ def from_dict(
 def to_dict(config: Config) -> dict[str, Any]:
     """The resolved config as JSON-able data in the file's own form: `from_dict(to_dict(c)) == c`."""
     data = config.model_dump(mode="json")
-    data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry: none
+    data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry alone
     if not config.benchmarks:  # a config of probes alone
         del data["benchmarks"]
     if config.probe is None:
@@ -72,11 +72,13 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
         contexts = [((), ContextSetting(label="native"))]
     for key in ("models", "contexts"):
         distinct_labels(s, key)
-    known_contexts(s, models, contexts)
+    known_contexts(s, [*models, *benchmarks], contexts)
     distinct_cells(s, benchmarks)
     lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)
     if s.data.get("thinking") is True and not s.data.get("chat_template"):
         s.problem(("thinking",), "thinking needs a chat template; add chat_template: true", key=True)
+    if s.data.get("thinking_tokens") is not None and not s.data.get("thinking"):
+        s.problem(("thinking_tokens",), "thinking_tokens without thinking; add thinking: true, or drop it", key=True)
     data = top.data if top else None
     if data is not None:
         written = str(s.data["data"])

@@ -111,6 +111,8 @@ class BenchmarkEntry(Entry):
     LIST_MEANS: ClassVar[str] = ""
     """The field that is meant where a name or a list stands in place of the nested mapping: `{mmlu: [anatomy]}`."""
 
+    contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
+
     registered: ClassVar[dict[str, type[BenchmarkEntry]]] = {}
 
     @classmethod
@@ -148,8 +150,8 @@ class BenchmarkEntry(Entry):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry as JSON-able data in the file's own form."""
-        keys = self.model_dump(mode="json")
+        """The entry as JSON-able data in the file's own form; `contexts` only where it is set."""
+        keys = self.model_dump(mode="json", exclude={"contexts"} if self.contexts is None else None)
         return keys if self.flat() else {self.KEY: keys}
 
 
@@ -166,6 +168,8 @@ class Config(Entry):
     engine: EngineOptions = EngineOptions()
     chat_template: bool = False
     thinking: bool = False
+    thinking_tokens: Positive | None = None  # of a thought, beside the answer's own; needed with `thinking`
+    thinking_tags: Annotated[tuple[Text, ...], AsTuple, Field(min_length=2, max_length=2)] = ("<think>", "</think>")
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
     probe: ProbeOptions | None = None
 

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 from harness.data.catalog import DATASETS
+from harness.data.network import Unreachable, check_reachable, hub_is_reachable
 
 
 def cache_folder() -> Path:
@@ -43,14 +44,23 @@ def fetch_one(name: str, root: Path | None = None) -> Path:
 
 
 def _download(url: str) -> tuple[bytes, str]:
-    """The bytes at an address, and the file name that it ends in."""
+    """The bytes at an address, and the file name that it ends in.
+
+    Raises:
+        Unreachable: its host cannot be reached, which is tried once per process.
+    """
     if url.startswith("hf:"):
+        reachable = hub_is_reachable()  # if not, the hub's client reads its cache only
         from huggingface_hub import hf_hub_download
 
         repository, rest = url.removeprefix("hf:").split("@", 1)
         revision, file = rest.split("/", 1)
-        path = hf_hub_download(repository, file, revision=revision, repo_type="dataset")
+        try:
+            path = hf_hub_download(repository, file, revision=revision, repo_type="dataset")
+        except OSError as error:
+            raise error if reachable else Unreachable("the hub cannot be reached") from error
         return Path(path).read_bytes(), file
+    check_reachable(url)
     with urllib.request.urlopen(url, timeout=30) as answer:
         return answer.read(), url.rsplit("/", 1)[1]
 

@@ -19,6 +19,7 @@ from harness.data.catalog import DATASETS, MMLU_SUBJECTS
 from harness.data.download import cache_folder, fetch_one
 from harness.data.files import read_json, read_json_lines, sha256_of
 from harness.data.mmlu import read_mmlu
+from harness.data.network import OUT_OF_REACH, Unreachable
 from harness.types import GatedevalError, first_line
 
 
@@ -80,34 +81,40 @@ class DataFolder:
 
     def find(self, name: str) -> DataFile:
         """The data set `name`, downloaded if there is no data folder. Raises GatedevalError naming what to bring."""
-        located = self.locate(name)
-        why = ""
-        if located is None and (self.root is None or name == "punkt"):
-            try:
-                located = fetch_one(name), "download"
-            except (OSError, ValueError, ImportError) as error:
-                why = f" (download failed: {type(error).__name__}: {first_line(error)})"
+        located, error = self._locate_or_fetch(name)
         if located is None:
-            raise GatedevalError(self._absent(name) + why)
+            raise GatedevalError(self._absent(name) + ("" if error is None else _failed(error)))
         path, source = located
         return DataFile(name, path, sha256_of(path), source, DATASETS[name].revision if source == "download" else None)
+
+    def _locate_or_fetch(self, name: str) -> tuple[tuple[Path, str] | None, Exception | None]:
+        """(path, source) of a data set, downloaded where that is allowed; and why it could not be downloaded."""
+        located = self.locate(name)
+        if located is not None or (self.root is not None and name != "punkt"):
+            return located, None
+        try:
+            return (fetch_one(name), "download"), None
+        except (OSError, ValueError, ImportError) as error:
+            return None, error
 
     def _absent(self, name: str) -> str:
         dataset = DATASETS[name]
         where = f"not in {self.root / dataset.folder()}" if self.root else "no data folder given (--data DIR)"
-        option = f" or name it with --{name.replace('_', '-')} FILE" if name in ("essays", "squad", "hotpotqa") else ""
-        bring = f"bring {dataset.bring} to DIR/{dataset.folder()}/{option}"
+        bring = f"bring {dataset.bring} to DIR/{dataset.folder()}/"
         return f"data for {dataset.used_by} is missing: {where}; {bring}"
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """One message for each data set that is neither on this machine nor can be downloaded. Used by the plan."""
+        """One message for each data set that is neither on this machine nor can be downloaded. Used by the plan.
+
+        The network's own error is not in each of them: `harness.data.network.errors` has it once.
+        """
         messages = []
         for name in dict.fromkeys(names):
-            if self.locate(name) is None:
-                try:
-                    self.find(name)
-                except GatedevalError as error:
-                    messages.append(str(error))
+            located, error = self._locate_or_fetch(name)
+            if located is None:
+                unreachable = isinstance(error, Unreachable)
+                why = f" ({OUT_OF_REACH})" if unreachable else "" if error is None else _failed(error)
+                messages.append(self._absent(name) + why)
         return messages
 
     def check(self) -> list[dict[str, str]]:
@@ -160,6 +167,10 @@ class DataFolder:
         for name in names or DATASETS:
             located = self.locate(name)
             yield name, located[0] if located else fetch_one(name, self.root)
+
+
+def _failed(error: Exception) -> str:
+    return f" (download failed: {type(error).__name__}: {first_line(error)})"
 
 
 def _matches(base: Path, patterns: Iterable[str]) -> Iterator[Path]:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.config import ContextSetting
-from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits
+from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits, prompt_tokens
 from harness.models.checkpoint import Checkpoint
-from harness.models.tokenizer import Tokenizer
+from harness.models.thinking import Thinking
+from harness.models.tokenizer import NO_THINKING, Tokenizer
 from harness.types import GatedevalError
 
 
@@ -33,8 +34,9 @@ class Encoder:
         max_length: int,
         dtype: str,
         options: Mapping[str, str] | None = None,
+        thinking: Thinking = NO_THINKING,
     ) -> None:
-        self.tokenizer, self.setting, self.max_length = tokenizer, setting, max_length
+        self.tokenizer, self.setting, self.max_length, self.thinking = tokenizer, setting, max_length, thinking
         rope = checkpoint.rope_under(setting)
         encoding = dict(rope.parameters) if rope else {}
         if rope and encoding["rope_type"] == "dynamic":
@@ -46,43 +48,18 @@ class Encoder:
             self._constant_facts["engine"] = dict(options)
 
     def encode(self, sample: SampleRequest) -> Prompt | Question:
-        """The token ids of `sample`. Raises GatedevalError when they do not fit the context setting."""
-        if sample.prompt is not None:
-            ids = array("I", self.tokenizer.encode(sample.prompt))  # 4 bytes a token; a list takes 36
-            self._check(len(ids), sample.max_tokens, sample.label)
-            return Prompt(sample.label, ids, sample.max_tokens, sample.stop, sample.temperature)
-        options = []
-        encoded_contexts: dict[str, tuple[int, ...]] = {}  # options that share a context encode it once
-        for ctx, continuation in sample.options:
-            context_ids, continuation_ids = self.encode_pair(ctx, continuation, encoded_contexts)
-            if not continuation_ids:  # its log-likelihood would be 0, higher than that of every other option
-                raise GatedevalError(
-                    f"{sample.label}: option {continuation!r} has no token of its own: this tokenizer merges it with"
-                    " the end of the prompt, so options cannot be compared; leave the task out for this model"
-                )
-            self._check(len(context_ids), len(continuation_ids), sample.label)
-            options.append((tuple(context_ids), tuple(continuation_ids)))
-        return Question(sample.label, tuple(options))
+        """The token ids of `sample`.
 
-    def encode_pair(
-        self, ctx: str, continuation: str, encoded_contexts: dict[str, tuple[int, ...]] | None = None
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """Ids of context and continuation, split as lm-eval splits them.
-
-        Spaces at the context's end belong to the continuation. Both are encoded as one text; the continuation is what
-        comes after as many ids as the context alone has. An empty context is BOS (or end-of-text).
-        `encoded_contexts`: a cache of contexts' ids, which this method fills.
+        Raises:
+            GatedevalError: they do not fit the context setting, or cannot be made (see `encode_sample`).
         """
-        encode = self.tokenizer.encode
-        if not ctx:
-            ids, first = encode(continuation, special=False), self.tokenizer.start_id
-            return ([first], ids) if ids[0] != first else (ids[:1], ids[1:])
-        stripped = ctx.rstrip()
-        cache = {} if encoded_contexts is None else encoded_contexts
-        if stripped not in cache:
-            cache[stripped] = tuple(encode(stripped))
-        context_ids = cache[stripped]
-        return context_ids, encode(ctx + continuation)[len(context_ids) :]
+        request = encode_sample(sample, self.tokenizer, self.thinking)
+        if isinstance(request, Prompt):
+            self._check(len(request.ids), request.max_tokens, sample.label)
+        else:
+            for context, continuation in request.options:
+                self._check(len(context), len(continuation), sample.label)
+        return request
 
     def hashes(self, request: Prompt | Question, fingerprint: str) -> tuple[str, str]:
         """(sample hash, prompt hash) of one request.
@@ -97,6 +74,88 @@ class Encoder:
 
     def _check(self, prompt_tokens: int, answer_tokens: int, label: str) -> None:
         check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, label)
+
+
+def encode_sample(sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinking = NO_THINKING) -> Prompt | Question:
+    """The token ids of `sample`, as a plan counts them and a run sends them.
+
+    A model that may think gets `thinking.tokens` more than its answer may take. Stop strings are then not sent: a
+    thought may contain them; they end the text after the thought (`harness.run.answers`).
+
+    Raises:
+        GatedevalError: an option that the tokenizer merges with the end of its prompt, or a sample that leaves a model
+            that may think no room for it.
+    """
+    if sample.prompt is not None:
+        ids = array("I", tokenizer.encode(sample.prompt))  # 4 bytes a token; a list takes 36
+        if not thinking.allowed:
+            return Prompt(sample.label, ids, sample.max_tokens, sample.stop, sample.temperature)
+        if thinking.tokens is None:
+            raise GatedevalError(
+                f"{sample.label}: thinking is on, and the answer's {sample.max_tokens} tokens have no room for a"
+                " thought; say with `thinking_tokens` how many a thought may take"
+            )
+        return Prompt(sample.label, ids, sample.max_tokens + thinking.tokens, (), sample.temperature)
+    if thinking.allowed:
+        raise GatedevalError(
+            f"{sample.label}: thinking is on, but options are compared without a response, so that the model cannot"
+            " think; evaluate this benchmark with a config that has `thinking: false`"
+        )
+    options = []
+    encoded_contexts: dict[str, tuple[int, ...]] = {}  # options that share a context encode it once
+    for ctx, continuation in sample.options:
+        context_ids, whole = _encode_pair(tokenizer, ctx, continuation, encoded_contexts)
+        continuation_ids = whole[len(context_ids) :]
+        # Without a token, its log-likelihood would be 0, higher than that of every other option.
+        if not continuation_ids or _joined(tokenizer, context_ids, whole[: len(context_ids)]):
+            raise GatedevalError(
+                f"{sample.label}: option {continuation!r} has no token of its own: this tokenizer merges it with"
+                " the end of the prompt, so options cannot be compared; evaluate this model without the task"
+            )
+        options.append((tuple(context_ids), tuple(continuation_ids)))
+    return Question(sample.label, tuple(options))
+
+
+def check_counted(sample: SampleRequest, request: Prompt | Question) -> None:
+    """Raise GatedevalError where the generator of a sample counted other tokens than are sent."""
+    if sample.counted_tokens is not None and sample.counted_tokens != prompt_tokens(request):
+        raise GatedevalError(
+            f"{sample.label}: its generator counted {sample.counted_tokens} prompt tokens, and"
+            f" {prompt_tokens(request)} would be sent: the prompt was changed on its way; report this tokenizer"
+        )
+
+
+def _encode_pair(
+    tokenizer: Tokenizer, ctx: str, continuation: str, encoded_contexts: dict[str, tuple[int, ...]]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Ids of the context, and of context and continuation as one text, which lm-eval splits after as many ids.
+
+    Spaces at the context's end belong to the continuation. An empty context is BOS (or end-of-text).
+    `encoded_contexts`: a cache of contexts' ids, which this function fills.
+    """
+    encode = tokenizer.encode
+    if not ctx:
+        ids, first = encode(continuation, special=False), tokenizer.start_id
+        return [first], ids if ids[:1] == [first] else [first, *ids]
+    stripped = ctx.rstrip()
+    if stripped not in encoded_contexts:
+        encoded_contexts[stripped] = tuple(encode(stripped))
+    return encoded_contexts[stripped], encode(ctx + continuation)
+
+
+def _joined(tokenizer: Tokenizer, context_ids: Sequence[int], start: Sequence[int]) -> bool:
+    """Whether an added token lies across the end of the context: a part of the option would then not be compared.
+
+    `start`: as many ids of context and option, encoded as one text.
+    """
+    return tuple(start) != tuple(context_ids) and not tokenizer.added_ids.isdisjoint(set(start) - set(context_ids))
+
+
+def sizes(request: Prompt | Question) -> tuple[int, int]:
+    """(tokens of the prompt without an answer, tokens of the longest prompt with its answer)."""
+    if isinstance(request, Prompt):
+        return len(request.ids), len(request.ids) + request.max_tokens
+    return len(request.options[0][0]), max(len(context) + len(answer) for context, answer in request.options)
 
 
 def _hashed_facts(request: Prompt | Question) -> list[Any]:

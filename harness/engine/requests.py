@@ -111,6 +111,7 @@ class SampleRequest:
     score: Callable[[Answer, str], dict[str, float]] = no_score  # (answer, text to score) -> metric -> 0..1; picklable
     extra: dict[str, Any] = field(default_factory=dict)  # stored with the sample
     counted_tokens: int | None = None  # of the prompt, by a generator that filled a length; None: nobody counted
+    thought_opened: bool = False  # the prompt ends inside a thought, which the response continues
 
     cell: Cell | None = None
     request: Prompt | Question | None = None  # the token ids that are sent
@@ -140,5 +141,5 @@ def check_fits(prompt_tokens: int, answer_tokens: int, limit: int, setting: str,
         raise GatedevalError(
             f"{what}: {prompt_tokens} prompt tokens + {answer_tokens} for the answer = {total}, {total - limit} over"
             f" the {limit} of context {setting!r}; nothing is ever truncated: raise max_length, or leave this"
-            " benchmark out of this context"
+            " benchmark out of this context (`contexts:` in its entry)"
         )

@@ -8,9 +8,13 @@ from pathlib import Path
 
 from harness.config import Model
 from harness.data.files import sha256_of
+from harness.data.network import OUT_OF_REACH, hub_is_reachable
 from harness.types import GatedevalError, first_line
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json", "tekken.json", "spiece.model",
+    "sentencepiece.bpe.model", "vocab.txt",
+)  # fmt: skip
 """A folder with at least one of these files has a tokenizer."""
 
 TOKENIZER_EXTRAS = ("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
@@ -39,10 +43,16 @@ def _download(model: Model) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    patterns = [f"{model.subfolder}/*", "tokenizer*", "vocab.json", "merges.txt"] if model.subfolder else None
+    reachable = hub_is_reachable()
+    patterns = [f"{model.subfolder}/*", "tokenizer*", "merges.txt", *TOKENIZER_FILES] if model.subfolder else None
     try:
         root = Path(snapshot_download(model.path, revision=model.revision, allow_patterns=patterns))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if not reachable:
+            raise GatedevalError(
+                f"model {model.label!r}: {model.path} is not in the hub's cache on this machine, and {OUT_OF_REACH};"
+                " download the folder elsewhere and give its local path instead"
+            ) from error
         raise GatedevalError(
             f"model {model.label!r}: {model.path} could not be fetched from the hub ({first_line(error)}). Offline?"
             " Download the folder elsewhere and give its local path instead"
@@ -74,8 +84,9 @@ def tokenizer_path(model: Model, checkpoint_dir: Path) -> Path:
 def tokenizer_sha256(directory: Path) -> str:
     """sha256 over names and bytes of the tokenizer's files. Another tokenizer makes other prompts."""
     digest = hashlib.sha256()
+    unread = ("tekken.json",) if (directory / "tokenizer.json").exists() else ()
     for name in sorted((*TOKENIZER_FILES, *TOKENIZER_EXTRAS)):
-        if (directory / name).exists():
+        if name not in unread and (directory / name).exists():
             digest.update(f"{name}:{file_sha256(directory / name)}\n".encode())
     return digest.hexdigest()
 

@@ -9,13 +9,24 @@ is imported only for what needs it: chat templates, lm-eval's adapter, and token
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+import datetime
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.models import chat
+from harness.models.thinking import Thinking
+from harness.models.tokenizer_files import (
+    add_named_tokens,
+    json_file,
+    only_tekken,
+    read_json_file,
+    read_settings,
+)
 from harness.types import GatedevalError, first_line
+
+NO_THINKING = Thinking()
 
 _BATCH = 64  # from this many texts on, the library's batch call is worth its overhead
 
@@ -36,6 +47,7 @@ class Tokenizer:
         path = str(source) if isinstance(source, str | Path) else None
         self.name = path or getattr(source, "name_or_path", None) or type(source).__name__
         self.directory = Path(self.name)
+        self._loaded_on = datetime.date.today()
         self.notes: list[str] = []
         self.facts: dict[str, Any] = {}
         self.fast: Any = None
@@ -44,10 +56,10 @@ class Tokenizer:
         self._bare: Callable[[str], Sequence[int]]  # text -> ids without them
         if path is None:
             self._use_object(source)
-        elif (file := _json_file(path)) is not None:
-            self._settings = _read_settings(path, file)
-            self._use_fast(_read_json_file(file))
-            _add_named_tokens(self.fast, self._settings)
+        elif (file := json_file(path)) is not None:
+            self._settings = read_settings(path, file)
+            self._use_fast(read_json_file(file))
+            add_named_tokens(self.fast, self._settings)
         else:
             self._use_object(self.hf)
         bare = list(self._bare("a"))
@@ -85,11 +97,16 @@ class Tokenizer:
     @cached_property
     def hf(self) -> Any:
         """The tokenizer as transformers loads it, for chat templates and lm-eval. Loaded when first used (seconds)."""
-        from transformers import AutoTokenizer
-
         try:
+            if only_tekken(self.directory):
+                # AutoTokenizer would convert the file (20 s), and lose BOS; this class is mistral-common's own.
+                from transformers.tokenization_mistral_common import MistralCommonBackend
+
+                return MistralCommonBackend.from_pretrained(self.name)
+            from transformers import AutoTokenizer
+
             return AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # files of any kind: the libraries raise whatever they meet in them
             raise GatedevalError(f"{self.name}: no readable tokenizer ({first_line(error)})") from error
 
     @property
@@ -134,38 +151,57 @@ class Tokenizer:
         return self.fast.decode(list(ids), skip_special_tokens=True)
 
     @property
+    def named_class(self) -> str | None:
+        """The class of transformers that tokenizer_config.json names; None where it names none."""
+        return self._settings.get("tokenizer_class")
+
+    @cached_property
+    def added_ids(self) -> frozenset[int]:
+        """Ids of the added tokens, which are found in a text before it is split into words."""
+        return frozenset() if self.fast is None else frozenset(self.fast.get_added_tokens_decoder())
+
+    def token_id(self, token: str) -> int | None:
+        """The id of an entry of the vocabulary; None where it has no such entry."""
+        if self.fast is not None:
+            found: int | None = self.fast.token_to_id(token)
+            return found
+        return self.hf.get_vocab().get(token)
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether the tokenizer brings a chat template."""
-        return bool(getattr(self.hf, "chat_template", None))
+        return chat.has_template(self.hf)
 
     def render(
-        self, messages: list[dict[str, str]], add_generation_prompt: bool = True, *, thinking: bool = False
+        self,
+        messages: list[dict[str, str]],
+        add_generation_prompt: bool = True,
+        *,
+        thinking: Thinking = NO_THINKING,
+        date: datetime.date | None = None,
     ) -> str:
         """`chat` in the signature of lm-eval's chat_template: a begun assistant turn is continued, never closed."""
         if add_generation_prompt or messages[-1]["role"] != "assistant":
-            return self.chat(messages, thinking=thinking)
-        return self.chat(messages[:-1], answer_prefix=messages[-1]["content"], thinking=thinking)
+            return self.chat(messages, thinking=thinking, date=date)
+        begun = messages[-1]["content"]
+        return self.chat(messages[:-1], answer_prefix=begun, thinking=thinking, date=date)
 
-    def chat(self, messages: list[dict[str, str]], *, answer_prefix: str = "", thinking: bool = False) -> str:
+    def chat(
+        self,
+        messages: list[dict[str, str]],
+        *,
+        answer_prefix: str = "",
+        thinking: Thinking = NO_THINKING,
+        date: datetime.date | None = None,
+    ) -> str:
         """Render a conversation whose next turn is the assistant's, begun with `answer_prefix`.
 
-        The prefix is appended to the rendered text, so that no template can trim or alter it.
+        `date`: for a template that prints today's date; None: the day on which this tokenizer was loaded.
 
         Raises:
-            GatedevalError: no chat template, or one that would leave the model thinking in a non-thinking run.
+            GatedevalError: see `harness.models.chat.render`.
         """
-        if not self.has_chat_template:
-            raise GatedevalError(f"{self.name}: no chat template; set `chat_template: false` for a base model")
-        text = self.hf.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, enable_thinking=thinking
-        )
-        opened = text.rfind("<think>") > text.rfind("</think>")
-        if not thinking and opened:
-            raise GatedevalError(
-                f"{self.name}: the chat template opens <think> although thinking is off; it has no switch for it:"
-                " set `thinking: true`, or use a template that honours enable_thinking"
-            )
-        return text + answer_prefix
+        return chat.render(self.hf, self.name, messages, answer_prefix, thinking, date or self._loaded_on)
 
 
 def load_tokenizer(source: Any) -> Tokenizer:
@@ -194,87 +230,3 @@ def _frame(framed: list[int], bare: list[int]) -> tuple[tuple[int, ...], tuple[i
         if framed[start : start + len(bare)] == bare:
             return tuple(framed[:start]), tuple(framed[start + len(bare) :])
     return (), ()
-
-
-def _json_file(source: str) -> Path | None:
-    """The tokenizer.json that `source` names, downloaded for a hub id; None where there is none."""
-    path = Path(source)
-    if path.is_file() and path.suffix == ".json":
-        return path
-    if path.is_dir():
-        return path / "tokenizer.json" if (path / "tokenizer.json").is_file() else None
-    if path.exists() or source.startswith((".", "/", "~")):
-        raise GatedevalError(
-            f"tokenizer {source}: neither a folder with a tokenizer, nor a tokenizer.json, nor a hub id"
-        )
-    return _from_hub(source, "tokenizer.json")
-
-
-def _from_hub(repository: str, name: str) -> Path | None:
-    """A file of a hub repository; None where there is no such file or the hub cannot be reached."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return Path(hf_hub_download(repository, name))
-    except (OSError, ValueError, HfHubHTTPError):
-        return None
-
-
-def _read_settings(source: str, file: Path) -> dict[str, Any]:
-    """The tokenizer_config.json beside `file`, as a dict; {} where there is none or only a tokenizer.json was named."""
-    if Path(source).is_file():
-        return {}
-    config = file.with_name("tokenizer_config.json") if Path(source).is_dir() else None
-    config = config or _from_hub(source, "tokenizer_config.json")
-    if config is None or not config.is_file():
-        return {}
-    settings: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    return settings
-
-
-def _read_json_file(file: Path) -> Any:
-    from tokenizers import Tokenizer as Fast
-
-    try:
-        return Fast.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise GatedevalError(
-            f"{file}: no readable tokenizer (not a tokenizer.json of the tokenizers library: {error})"
-        ) from error
-
-
-_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
-def _add_named_tokens(fast: Any, settings: dict[str, Any]) -> None:
-    """Add the tokens that tokenizer_config.json names and tokenizer.json lacks, in transformers' order.
-
-    What the settings say about adding BOS or EOS is not read: with a tokenizer.json, transformers 5 leaves that to its
-    post-processor, too. Source: `TokenizersBackend.__init__` of transformers 5.19.
-    """
-    from tokenizers import AddedToken
-
-    known = {token.content for token in fast.get_added_tokens_decoder().values()}
-    for content, flags in _named_tokens(settings):
-        if content not in known:
-            known.add(content)
-            fast.add_tokens([AddedToken(content, **{"special": True, **flags})])
-    fast.encode_special_tokens = bool(settings.get("split_special_tokens", False))
-
-
-def _named_tokens(settings: dict[str, Any]) -> Iterator[tuple[str, dict[str, bool]]]:
-    """(content, flags such as lstrip) of each token that a tokenizer_config.json names."""
-    decoder = settings.get("added_tokens_decoder") or {}
-    values = [decoder[key] for key in sorted(decoder, key=int)]
-    values += [settings.get(name) for name in _NAMED]
-    values += [value for name, value in settings.items() if name.endswith("_token") and name not in _NAMED]
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        extra = settings.get(name) or []
-        values += extra.values() if isinstance(extra, dict) else extra
-    for value in values:
-        if isinstance(value, str):
-            yield value, {}
-        elif isinstance(value, dict) and isinstance(value.get("content"), str):
-            flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-            yield value["content"], {flag: value[flag] for flag in flags if flag in value}

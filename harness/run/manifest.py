@@ -48,6 +48,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
         "options": _options(plan),
         "comparisons": {"baselines": _baselines(plan)},
         "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **({"date": plan.date.isoformat()} if config.chat_template else {}),  # a template may print it
     }
 
 
@@ -59,6 +60,7 @@ def _options(plan: Plan) -> dict[str, Any]:
         options["chat_template"] = True
     if config.thinking:
         options["thinking"] = True
+        options["thinking_tokens"] = config.thinking_tokens
     return options
 
 

@@ -6,18 +6,22 @@ weights, missing data, a length too small for a task, a prompt that does not fit
 
 from __future__ import annotations
 
+import datetime
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.benchmarks.protocol import Benchmark, Measured, Setup, benchmarks_of
 from harness.config import Config, ContextSetting, Model
+from harness.data import network
 from harness.data.folder import DataFolder
 from harness.engine.precision import gpu_is_used, unavailable
 from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
 from harness.models.hub import tokenizer_sha256
+from harness.models.thinking import Thinking
 from harness.models.tokenizer import Tokenizer
+from harness.store.manifest import MANIFEST, read_manifest
 from harness.types import Cell, GatedevalError
 
 
@@ -43,6 +47,7 @@ class Plan:
         default_factory=dict
     )  # -> prompt tokens: counted; of cells with a length, an upper bound
     refusals: list[str] = field(default_factory=list)
+    date: datetime.date = field(default_factory=datetime.date.today)  # for chat templates that print today's date
 
     def benchmark(self, cell: Cell) -> Benchmark:
         """The benchmark that a cell belongs to."""
@@ -59,7 +64,9 @@ class Plan:
         """What the samples of a model are made from, besides their cell."""
         config, directory = self.config, self.models[model].tokenizer_dir
         tokenizer = _tokenizer(directory, tokenizer_sha256(directory))
-        return Setup(tokenizer, self.data, config.seed, config.chat_template, config.thinking)
+        opening, closing = config.thinking_tags
+        thinking = Thinking(config.thinking, config.thinking_tokens, (opening, closing))
+        return Setup(tokenizer, self.data, config.seed, config.chat_template, thinking, self.date)
 
     def check(self) -> None:
         """Raise one GatedevalError that lists every refusal."""
@@ -73,9 +80,26 @@ def _tokenizer(directory: Path, sha256: str) -> Tokenizer:
     return Tokenizer(directory)
 
 
-def build(config: Config) -> Plan:
-    """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`."""
-    plan = Plan(config, DataFolder(config.data))
+def recorded_date(path: Path) -> datetime.date | None:
+    """The date that the prompts of the run at `path` were made with; None where there is no such run.
+
+    A run of an older version has recorded its start, and made its prompts on that day.
+    """
+    if not (path / MANIFEST).is_file():
+        return None
+    manifest = read_manifest(path)
+    try:
+        return datetime.date.fromisoformat(str(manifest.get("date") or manifest["start"])[:10])
+    except (KeyError, ValueError):
+        return None
+
+
+def build(config: Config, date: datetime.date | None = None) -> Plan:
+    """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`.
+
+    `date`: what a chat template that prints today's date is given (see `recorded_date`); None: today.
+    """
+    plan = Plan(config, DataFolder(config.data), date=date or datetime.date.today())
     plan.refusals += unavailable(config.engine, on_gpu=gpu_is_used())
     for model in config.models:
         try:
@@ -84,7 +108,7 @@ def build(config: Config) -> Plan:
             plan.refusals.append(str(error))
     benchmarks = benchmarks_of(config)
     plan.refusals += plan.data.missing([name for b in benchmarks for name in b.data_names()])
-    usable = [b for b in benchmarks if not plan.data.missing(list(b.data_names()))]
+    usable = [b for b in benchmarks if all(plan.data.locate(name) for name in b.data_names())]
     measured: dict[tuple[str, int, str, str, int], Measured] = {}
     for planned in plan.models.values():
         for setting in config.contexts_of(planned.model):
@@ -93,6 +117,8 @@ def build(config: Config) -> Plan:
                     _lay_out(plan, planned, setting, benchmark, measured)
                 except GatedevalError as error:
                     plan.refusals.append(str(error))
+    if any(network.OUT_OF_REACH in refusal for refusal in plan.refusals):
+        plan.refusals += network.errors()
     plan.refusals = list(dict.fromkeys(plan.refusals))
     return plan
 
@@ -120,20 +146,23 @@ def _lay_out(
 
     `measured`: the sizes of prompts by what they depend on, so that models that share a tokenizer share the work.
     """
+    if benchmark.contexts is not None and setting.label not in benchmark.contexts:
+        return
     label, limit = planned.model.label, planned.max_lengths[setting.label]
     tokenizer = tokenizer_sha256(planned.tokenizer_dir)
     for cell in benchmark.cells(label, setting.label, limit):
-        plan.cells[cell] = benchmark.count(cell.task, plan.data)
+        samples = benchmark.count(cell.task, plan.data)
         # A prompt that fills a length may depend on the limit; any other is the same under every context setting.
         key = (tokenizer, limit if cell.length else 0, benchmark.name, cell.task, cell.length)
         if key not in measured:
             measured[key] = benchmark.measure(cell, plan.setup(label), limit)
             if refusal := measured[key].refusal:
                 plan.refusals.append(refusal)
+        plan.cells[cell] = samples
         plan.tokens[cell], longest = measured[key].prompt_tokens, measured[key].longest
         if longest > limit:
             plan.refusals.append(
                 f"{cell.benchmark} {cell.task}: its longest prompt and answer are {longest} tokens,"
                 f" {longest - limit} over the {limit} of context {setting.label!r} with model {label!r}; raise"
-                " max_length, use fewer shots, or leave it out of this context"
+                " max_length, use fewer shots, or leave it out of this context (`contexts:` in its entry)"
             )

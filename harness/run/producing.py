@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.engine.encoding import Encoder
+from harness.engine.encoding import Encoder, check_counted
 from harness.engine.precision import hashed_options
 from harness.engine.requests import Prompt, Question, SampleRequest, prompt_tokens
 from harness.run.order import in_windows
@@ -79,8 +79,9 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
     planned = plan.models[assignment.model]
     setting = next(s for s in plan.config.contexts if s.label == assignment.setting)
     limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.model)
-    options = hashed_options(plan.config.engine, planned.checkpoint, planned.model.dtype)
-    encoder = Encoder(setup.tokenizer, planned.checkpoint, setting, limit, planned.model.dtype, options)
+    dtype, checkpoint = planned.model.dtype, planned.checkpoint
+    options = hashed_options(plan.config.engine, checkpoint, dtype)
+    encoder = Encoder(setup.tokenizer, checkpoint, setting, limit, dtype, options, thinking=setup.thinking)
     for cell in assignment.cells:
         yield CellStarted(cell)
         hashes: dict[str, str] = {}
@@ -104,11 +105,7 @@ def _encoded(
     answered = assignment.answered.get(cell, {})
     for sample in requests:
         request = encoder.encode(sample)
-        if sample.counted_tokens is not None and sample.counted_tokens != prompt_tokens(request):
-            raise GatedevalError(
-                f"{sample.label}: its generator counted {sample.counted_tokens} prompt tokens, and"
-                f" {prompt_tokens(request)} would be sent: the prompt was changed on its way; report this tokenizer"
-            )
+        check_counted(sample, request)
         hash, prompt_hash = encoder.hashes(request, assignment.fingerprint)
         hashes[sample.id] = hash
         if hash in answered.get(sample.id, ()):
@@ -123,6 +120,7 @@ def _encoded(
             hash=hash,
             prompt_hash=prompt_hash,
             excerpt=_excerpt(encoder, sample, request),
+            thought_opened=sample.prompt is not None and encoder.thinking.opened_by(sample.prompt),
             replaces=sample.id in answered,
         )
 

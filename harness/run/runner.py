@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.config import ContextSetting
 from harness.engine.engine import Engine
 from harness.run.manifest import manifest
-from harness.run.plan import Plan
+from harness.run.plan import Plan, recorded_date
 from harness.run.prefetching import Prefetcher
 from harness.run.producing import Assignment
 from harness.run.progress import Progress
@@ -38,6 +38,7 @@ def run(
         GatedevalError: the plan is refused, or the run directory cannot be used.
     """
     plan.check()
+    plan.date = recorded_date(path) or plan.date
     progress = progress or Progress(plan)
     engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 
+from harness.benchmarks.protocol import Setup
 from harness.config import ContextSetting
 from harness.engine.requests import (
     Answer,
@@ -20,7 +22,7 @@ from harness.engine.requests import (
     SampleRequest,
     SelfCheckError,
 )
-from harness.run.answers import answer_text
+from harness.run.answers import answer_text, with_tags
 from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached
 from harness.run.session import LiveEngine, Session
 from harness.types import Cell, GatedevalError, Sample
@@ -61,6 +63,11 @@ class SettingRun:
         self.prefetch_next = prefetch_next
         self.pending: dict[Hashable, SampleRequest] = {}  # by the request's key: sent to the engine, not answered yet
         self.failed: set[Cell] = set()
+
+    @functools.cached_property
+    def _setup(self) -> Setup:
+        """What the model's samples are made from and scored with."""
+        return self.session.plan.setup(self.assignment.model)
 
     def run(self) -> SettingEnd:
         """Run every cell. Returns how that ended; an engine's error is part of the result, not raised.
@@ -136,7 +143,7 @@ class SettingRun:
         if cell in self.failed:
             return
         try:
-            scored = scored_sample(sample, answer, self.session.plan.config.thinking)
+            scored = scored_sample(sample, answer, self._setup)
         except ScoreError as error:
             self._fail(cell, str(error))
             return
@@ -177,7 +184,7 @@ class ScoreError(GatedevalError):
     """An answer that cannot be scored. Its cell fails: leaving the sample out would give a wrong number silently."""
 
 
-def scored_sample(sample: SampleRequest, answer: Answer, thinking: bool) -> Sample:
+def scored_sample(sample: SampleRequest, answer: Answer, setup: Setup) -> Sample:
     """The line that is stored for one answered sample. Raises ScoreError when there is no finite score."""
     extra = {
         "prompt_hash": sample.prompt_hash,
@@ -190,9 +197,12 @@ def scored_sample(sample: SampleRequest, answer: Answer, thinking: bool) -> Samp
         response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
         extra["logprobs"] = list(answer.logprobs)
     else:
-        response, tokens, reason = answer.text, answer.tokens, answer.finish_reason
+        response = with_tags(answer.text, answer.token_ids, setup.tokenizer, setup.thinking.tags)
+        tokens, reason = answer.tokens, answer.finish_reason
+        if setup.thinking.allowed:
+            extra["thought_opened"] = sample.thought_opened
         try:
-            text = answer_text(answer, thinking, sample.label)
+            text = answer_text(response, setup.thinking, sample.thought_opened, sample.stop, sample.label)
         except GatedevalError as error:
             raise ScoreError(str(error)) from error
     scores = sample.score(answer, text)

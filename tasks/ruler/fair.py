@@ -15,7 +15,7 @@ from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.families import make_family
 from tasks.ruler.family import Draws, Family, whole_tokens
-from tasks.ruler.fit import Rejected, TooShort, too_short
+from tasks.ruler.fit import Rejected, TooShort, located
 from tasks.ruler.request import Request
 from tasks.ruler.sample import RulerSample
 from tasks.ruler.validity import CHECK_EVERY, make_sample
@@ -33,7 +33,7 @@ def fair_samples(request: Request) -> Iterator[RulerSample]:
     if request.samples <= request.start:
         return
     counter = Counter(request.tokenizer, request.counting)
-    limit = request.length - request.answer_budget - len(request.tokenizer.prefix_ids)
+    limit = request.text_budget
     draws = Draws(request.seed, fixed=False)
     draws.restart(f"{request.task}/{request.length}/made")
     where = f"RULER {request.task} at length {request.length}"
@@ -53,7 +53,7 @@ def fair_samples(request: Request) -> Iterator[RulerSample]:
                 text = family.render(draft)
             yield make_sample(request, family, draft, text, tokens, row, checked=checked)
     except TooShort as error:
-        raise too_short(error, f"{where}, profile fair", request.answer_budget) from error
+        raise located(error, f"{where}, profile fair", request.answer_budget + request.outside) from error
     except Rejected as error:
         raise GatedevalError(f"{where}: {error.args[0]}") from error
 

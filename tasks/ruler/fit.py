@@ -18,19 +18,24 @@ class Rejected(Exception):
 
 
 class TooShort(GatedevalError):
-    """The length is too small for the smallest text. `minimum`: the tokens that would have been enough, or None."""
+    """The length is too small for the smallest text. `minimum`: the tokens that would have been enough, or None.
 
-    def __init__(self, message: str, minimum: int | None) -> None:
+    `usual`: tokens that one text in ten does not exceed, so that a row would soon find one that fits.
+    """
+
+    def __init__(self, message: str, minimum: int | None, usual: int | None = None) -> None:
         super().__init__(message)
-        self.minimum = minimum
+        self.minimum, self.usual = minimum, minimum if usual is None else usual
 
 
-def too_short(error: TooShort, where: str, answer_budget: int) -> TooShort:
-    """The error that a user sees: what does not fit, and the length (answer included) that would be enough."""
-    if error.minimum is None:
-        return TooShort(f"{where}: {error}; upstream never ends here; use a larger length", None)
-    minimum = error.minimum + answer_budget
-    return TooShort(f"{where}: {error}; the length must be at least {minimum} with this tokenizer", minimum)
+def located(error: TooShort, where: str, beside: int) -> TooShort:
+    """The error of one row, with its place; `minimum` becomes a length. `beside`: its tokens that are not the text's.
+
+    `tasks.ruler.lengths.explained` adds the length that is enough for all rows.
+    """
+    if error.minimum is None or error.usual is None:
+        return TooShort(f"{where}: {error}", None)
+    return TooShort(f"{where}: {error}", error.minimum + beside, error.usual + beside)
 
 
 def find_size(
@@ -84,5 +89,6 @@ def accepted(
         if size > step:
             size -= step
     if seen:
-        raise TooShort(f"its smallest text takes {min(seen)} tokens, {limit} are left for it", min(seen))
+        usual = sorted(seen)[len(seen) // 10]
+        raise TooShort(f"its smallest text takes {min(seen)} tokens, {limit} are left for it", min(seen), usual)
     raise TooShort(f"no text can be made at size {size} ({why})", None)

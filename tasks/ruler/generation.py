@@ -9,6 +9,8 @@ from typing import Any
 from harness.data.folder import DataFolder
 from harness.models.tokenizer import load_tokenizer
 from tasks.ruler.fair import fair_samples
+from tasks.ruler.fit import TooShort
+from tasks.ruler.lengths import explained
 from tasks.ruler.nvidia import nvidia_samples
 from tasks.ruler.request import Request
 from tasks.ruler.sample import RulerSample
@@ -29,4 +31,11 @@ def generate(
         if not isinstance(data, DataFolder):
             data = DataFolder(None if data is None else Path(data))
         request = Request(task=request, tokenizer=load_tokenizer(tokenizer), data=data, **options)
-    return fair_samples(request) if request.profile == "fair" else nvidia_samples(request)
+    return _samples(request)
+
+
+def _samples(request: Request) -> Iterator[RulerSample]:
+    try:
+        yield from fair_samples(request) if request.profile == "fair" else nvidia_samples(request)
+    except TooShort as error:
+        raise explained(error, request) from error

@@ -6,12 +6,13 @@ One stream of random numbers serves the size search and all rows in turn, so eve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.families import make_family
-from tasks.ruler.family import Draws, whole_tokens
-from tasks.ruler.fit import Rejected, TooShort, too_short
+from tasks.ruler.family import Draws, Family, whole_tokens
+from tasks.ruler.fit import Rejected, TooShort, located
 from tasks.ruler.request import Request
 from tasks.ruler.sample import RulerSample
 from tasks.ruler.validity import CHECK_EVERY, make_sample
@@ -55,21 +56,29 @@ def _rows(request: Request, counter: Counter) -> Iterator[RulerSample]:
     start = request.start
     if request.samples <= start:
         return
+    family = make_family(request, counter, Draws(request.seed), request.text_budget)
+    for row, (draft, tokens) in enumerate(draw_rows(request, family)):
+        if row < start:
+            continue  # only its draws were needed
+        text = family.render(draft)
+        checked = counter.piecewise and (row - start) % CHECK_EVERY == 0
+        if checked and (whole := whole_tokens(counter, text)) != tokens:
+            raise _Miscounted(f"sample {row} takes {whole} tokens, its pieces make {tokens}")
+        yield make_sample(request, family, draft, text, tokens, row, checked=checked)
+
+
+def draw_rows(request: Request, family: Family) -> Iterator[tuple[Any, int]]:
+    """(draft, tokens of its prompt) of every row, in order; nothing is rendered.
+
+    Raises:
+        TooShort: a row does not fit. GatedevalError: a row cannot be made.
+    """
     where = f"RULER {request.task} at length {request.length}"
-    limit = request.length - request.answer_budget
-    family = make_family(request, counter, Draws(request.seed), limit)
     try:
         size = family.search(request.length)
         for row in range(request.samples):
-            draft, tokens = family.accept(size, row)
-            if row < start:
-                continue  # only its draws were needed
-            text = family.render(draft)
-            checked = counter.piecewise and (row - start) % CHECK_EVERY == 0
-            if checked and (whole := whole_tokens(counter, text)) != tokens:
-                raise _Miscounted(f"sample {row} takes {whole} tokens, its pieces make {tokens}")
-            yield make_sample(request, family, draft, text, tokens, row, checked=checked)
+            yield family.accept(size, row)
     except TooShort as error:
-        raise too_short(error, where, request.answer_budget) from error
+        raise located(error, where, request.answer_budget + request.outside) from error
     except Rejected as error:
         raise GatedevalError(f"{where}: {error.args[0]}; use a larger length") from error

@@ -42,6 +42,9 @@ class Request:
     """append: the prompt ends in the answer prefix. drop: the prefix is left out."""
     answer_tokens: int | None = None
     """Tokens inside `length` that are kept for the answer; None: RULER's own number for the task."""
+    reserved: int | None = None
+    """Tokens inside `length` that are neither prompt text nor answer: special tokens, a chat template's own, a thought.
+    None: upstream's rule, which leaves special tokens out of the length (nvidia), or the tokenizer's BOS (fair)."""
     max_model_len: int | None = None
     """Tokens that the model takes; a sample that needs more, with its answer, is an error. None: no such check."""
     counting: Counting = "auto"
@@ -59,10 +62,13 @@ class Request:
             raise GatedevalError(f"RULER {task}: samples ({samples}) and start ({start}) cannot be negative")
         if budget is not None and budget < 1:
             raise GatedevalError(f"RULER answer_tokens {budget}: should be at least 1")
-        if self.length <= self.answer_budget:
+        if (self.reserved or 0) < 0:
+            raise GatedevalError(f"RULER {task}: reserved ({self.reserved}) cannot be negative")
+        if self.text_budget < 1:
             smaller = " or a smaller answer_tokens" if self.answer_budget > 1 else ""
+            beside = f", {self.outside} more are reserved" if self.outside else ""
             raise GatedevalError(
-                f"RULER {task} at length {self.length}: the answer alone may take {self.answer_budget} tokens;"
+                f"RULER {task} at length {self.length}: the answer alone may take {self.answer_budget} tokens{beside};"
                 f" use a larger one{smaller}"
             )
 
@@ -70,3 +76,15 @@ class Request:
     def answer_budget(self) -> int:
         """Tokens kept for the answer."""
         return ANSWER_TOKENS[self.task] if self.answer_tokens is None else self.answer_tokens
+
+    @property
+    def outside(self) -> int:
+        """Tokens inside `length` that are neither prompt text nor answer."""
+        if self.reserved is not None:
+            return self.reserved
+        return len(self.tokenizer.prefix_ids) if self.profile == "fair" else 0
+
+    @property
+    def text_budget(self) -> int:
+        """Tokens that input and answer prefix may take."""
+        return self.length - self.answer_budget - self.outside

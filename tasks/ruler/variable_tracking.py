@@ -26,9 +26,10 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 
+from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Family, Text, split_prompt, whole_tokens
-from tasks.ruler.fit import Rejected, accepted, find_size
+from tasks.ruler.fit import Rejected, TooShort, accepted, find_size
 from tasks.ruler.protocol import FAMILIES, NOISE
 
 _STRINGS = FAMILIES["vt"]
@@ -108,7 +109,13 @@ class VariableTracking(Family):
             return self._chain(size, 3, _EXAMPLE_VALUE)
 
         size = find_size(draw, self._body_tokens, length=_EXAMPLE_LENGTH, limit=_EXAMPLE_LENGTH, start=_EXAMPLE_STEP)
-        draft, _ = accepted(draw, self._body_tokens, limit=_EXAMPLE_LENGTH, size=size, step=_EXAMPLE_STEP, row=0)
+        try:
+            draft, _ = accepted(draw, self._body_tokens, limit=_EXAMPLE_LENGTH, size=size, step=_EXAMPLE_STEP, row=0)
+        except TooShort as error:  # no length helps: the example's own is fixed
+            raise GatedevalError(
+                f"RULER vt: its worked example has {_EXAMPLE_LENGTH} tokens, and the smallest one takes"
+                f" {error.minimum} with this tokenizer; evaluate this model without vt"
+            ) from error
         return self._body(draft) + " " + " ".join(draft.names) + "\n\n"
 
     def _renamed_example(self) -> str:

@@ -15,7 +15,7 @@ from harness.benchmarks.protocol import Setup
 from harness.benchmarks.ruler import Ruler
 from harness.config import from_dict
 from harness.data.folder import DataFolder
-from harness.engine.requests import Completion
+from harness.models.thinking import Thinking
 from harness.models.tokenizer import Tokenizer
 from harness.run.answers import answer_text
 from harness.run.plan import Plan, build
@@ -139,11 +139,13 @@ def test_ruler_in_a_chat_template(tiny: Path, shared: Path, tmp_path: Path) -> N
 
 
 def test_a_thought_in_a_run_without_thinking_is_an_error() -> None:
-    def answer(text: str) -> Completion:
-        return Completion("k", text, 5, "stop", 0.0)
+    def text(response: str, allowed: bool, opened: bool = False) -> str:
+        return answer_text(response, Thinking(allowed), opened, (), "q")
 
-    assert answer_text(answer("plain"), False, "q") == "plain"
+    assert text("plain", False) == "plain"
     with pytest.raises(GatedevalError, match="holds <think> although thinking is off"):
-        answer_text(answer("<think>hm</think> 42"), False, "q")
-    assert answer_text(answer("<think>was it 41?</think>\n42"), True, "q") == "42"
-    assert answer_text(answer("<think>it is 42, I thi"), True, "q") == ""
+        text("<think>hm</think> 42", False)
+    assert text("<think>was it 41?</think>\n42", True) == "42"
+    assert text("<think>it is 42, I thi", True) == "", "the thought never ended"
+    assert text("it is 42, I thi", True, opened=True) == "", "the prompt had opened it"
+    assert text("42", True) == "42", "no thought was opened: the model answered at once"

@@ -15,6 +15,7 @@ import pytest
 from tokenizers import Tokenizer as Raw
 from tokenizers import models, processors
 
+from harness.models.thinking import Thinking
 from harness.models.tokenizer import Tokenizer, load_tokenizer
 from harness.types import GatedevalError
 from tests.support import ROOT
@@ -92,10 +93,18 @@ def test_thinking_is_off_or_the_template_is_refused(folders: Path, tmp_path: Pat
     messages = [{"role": "user", "content": "q"}]
     switch = Tokenizer(changed(folders / "tokenizer_bpe4k", tmp_path / "a", chat_template=THINKING))
     assert switch.chat(messages).endswith("<think></think>")
-    assert switch.chat(messages, thinking=True).endswith("<think>")
+    assert switch.chat(messages, thinking=Thinking(True)).endswith("<think>")
     always = Tokenizer(changed(folders / "tokenizer_bpe4k", tmp_path / "b", chat_template=ALWAYS_THINKING))
     with pytest.raises(GatedevalError, match="opens <think> although thinking is off"):
         always.chat(messages)
+
+
+def test_a_response_that_is_begun_leaves_no_place_for_a_thought(folders: Path, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "The answer is"}]
+    tokenizer = Tokenizer(changed(folders / "tokenizer_bpe4k", tmp_path / "a", chat_template=THINKING))
+    assert tokenizer.render(messages, False).endswith("<think></think>The answer is")
+    with pytest.raises(GatedevalError, match="cannot think before it answers"):
+        tokenizer.render(messages, False, thinking=Thinking(True, 100))
 
 
 def test_no_template_and_no_tokenizer(folders: Path, tmp_path: Path) -> None:
