@@ -9,11 +9,13 @@ import hashlib
 import json
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from harness.config import ContextSetting
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits
 from harness.models.checkpoint import Checkpoint
+from harness.models.stopping import config_ids, stop_ids
 from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
 
@@ -27,21 +29,32 @@ class Encoder:
     def __init__(
         self, tokenizer: Tokenizer, checkpoint: Checkpoint, setting: ContextSetting, max_length: int, dtype: str
     ) -> None:
-        self.tokenizer, self.setting, self.max_length = tokenizer, setting, max_length
+        self.tokenizer, self.checkpoint, self.setting, self.max_length = tokenizer, checkpoint, setting, max_length
         rope = checkpoint.rope_under(setting)
         encoding = dict(rope.parameters) if rope else {}
         if rope and encoding["rope_type"] == "dynamic":
             encoding["length"] = rope.length  # dynamic NTK computes its base from the longest length
+        if rope is None and "longrope" in str(checkpoint.rope):
+            encoding["length"] = max_length  # vLLM's longrope chooses its factors by the engine's longest length
         if dtype == "auto" and checkpoint.dtype == "float32":
             dtype = "float32"  # vLLM's own "auto" ran such checkpoints in bfloat16: those answers are others
         self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": encoding}
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The token ids that end an answer (see `harness.models.stopping.stop_ids`)."""
+        return stop_ids(self.checkpoint, self.tokenizer)
+
+    @cached_property
+    def _declared_stop_ids(self) -> tuple[int, ...]:
+        return config_ids(self.checkpoint.path, self.checkpoint.config)
 
     def encode(self, sample: SampleRequest) -> Prompt | Question:
         """The token ids of `sample`. Raises GatedevalError when they do not fit the context setting."""
         if sample.prompt is not None:
             ids = array("I", self.tokenizer.encode(sample.prompt))  # 4 bytes a token; a list takes 36
             self._check(len(ids), sample.max_tokens, sample.label)
-            return Prompt(sample.label, ids, sample.max_tokens, sample.stop, sample.temperature)
+            return Prompt(sample.label, ids, sample.max_tokens, sample.stop, sample.temperature, self.stop_ids)
         options = []
         encoded_contexts: dict[str, tuple[int, ...]] = {}  # options that share a context encode it once
         for ctx, continuation in sample.options:
@@ -75,15 +88,24 @@ class Encoder:
         context_ids = cache[stripped]
         return context_ids, encode(ctx + continuation)[len(context_ids) :]
 
-    def hashes(self, request: Prompt | Question, fingerprint: str) -> tuple[str, str]:
+    def hashes(self, request: Prompt | Question, fingerprint: str, decoding: str = "") -> tuple[str, str]:
         """(sample hash, prompt hash) of one request.
 
-        The sample hash covers everything that can change the answer: token ids, sampling, the checkpoint (its
+        The sample hash covers everything that can change the answer: token ids, sampling, stop ids, the checkpoint (its
         `fingerprint`), dtype, rotary encoding. Throughput options are left out on purpose. The prompt hash covers the
         request alone, whichever model answers it: paired comparisons need equal ones.
+
+        `decoding`: a hash of how the tokenizer decodes, where that is not what the run's first session had; else empty.
         """
         asked = _json(_hashed_facts(request))
-        rest = _json({"model": fingerprint, **self._constant_facts})
+        facts: dict[str, Any] = {"model": fingerprint, **self._constant_facts}
+        if isinstance(request, Prompt):  # options are compared by their ids: nothing is stopped or decoded
+            # The fingerprint covers config.json and so its eos_token_id: only what other files add is said here.
+            if request.stop_ids is not None and request.stop_ids != self._declared_stop_ids:
+                facts["stop_ids"] = list(request.stop_ids)
+            if decoding:
+                facts["decoding"] = decoding
+        rest = _json(facts)
         return _digest(f'{{"asked": {asked}, {rest[1:]}'), _digest(asked)  # one JSON object: "asked" sorts first
 
     def _check(self, prompt_tokens: int, answer_tokens: int, label: str) -> None:

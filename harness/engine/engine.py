@@ -18,6 +18,8 @@ from harness.engine.stream import InFlight, RequestStream
 from harness.gated import LOAD_FORMAT
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path
+from harness.models.stopping import stop_ids
+from harness.models.tokenizer import load_tokenizer
 from harness.rope import context
 from harness.types import GatedevalError
 
@@ -31,7 +33,8 @@ class Engine:
 
     Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported), `setting` and
     `max_length` (the context setting in force and its longest prompt plus answer, in tokens), `max_model_len` (the
-    longest of all settings), `in_flight` (limits on what is in the engine at once).
+    longest of all settings), `in_flight` (limits on what is in the engine at once), `stop_ids` (token ids that end an
+    answer, where a prompt names none).
 
     Raises:
         GatedevalError: the checkpoint is refused, or a context setting cannot be applied to it.
@@ -53,6 +56,7 @@ class Engine:
         directory = resolve(model)
         self.checkpoint: Checkpoint = inspect(directory)
         self.tokenizer_dir = tokenizer_path(model, directory)
+        self.stop_ids = stop_ids(self.checkpoint, load_tokenizer(self.tokenizer_dir))
         # Rotary tables are replaced in place, so the first ones must be as long as the longest setting needs.
         longest = max(contexts, key=lambda c: context.max_length(c, self.checkpoint.config))
         if not self.checkpoint.can_switch:
@@ -253,6 +257,8 @@ class Engine:
                     seed=0 if request.temperature else None,
                     max_tokens=request.max_tokens,
                     stop=list(request.stop) or None,
+                    stop_token_ids=list(self.stop_ids if request.stop_ids is None else request.stop_ids),
+                    ignore_eos=True,  # vLLM's own list: ours, in stop_token_ids, takes its place
                     output_kind=final,
                 )
                 yield request, request.ids, params

@@ -24,7 +24,8 @@ class EngineError(RuntimeError):
 class Prompt:
     """One prompt to continue, as token ids. `key` identifies the answer and names the prompt in error messages.
 
-    `stop`: strings that end the answer and are not part of it. `temperature` 0 is greedy decoding.
+    `stop`: strings that end the answer and are not part of it. `stop_ids`: token ids that do; None: the engine's own
+    (`harness.models.stopping`). `temperature` 0 is greedy decoding.
     """
 
     key: Hashable
@@ -32,6 +33,7 @@ class Prompt:
     max_tokens: int
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
+    stop_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
