@@ -21,6 +21,21 @@ class EngineError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class SampleKey:
+    """The key of a run's request: which sample of which cell it is. Its text, for error messages, is the label.
+
+    The label alone is no key: MMLU's `anatomy` and lm-eval's own task `mmlu_anatomy` have the same labels.
+    """
+
+    cell: Cell
+    id: str
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@dataclass(frozen=True)
 class Prompt:
     """One prompt to continue, as token ids. `key` identifies the answer and names the prompt in error messages.
 
@@ -99,7 +114,7 @@ class SampleRequest:
     """
 
     id: str  # unique in the cell
-    label: str  # identifies the sample in error messages, e.g. "ruler vt at 4096, sample 3"; unique in a setting
+    label: str  # names the sample in error messages, e.g. "ruler vt at 4096, sample 3"
     prompt: str | None = None
     options: tuple[tuple[str, str], ...] = ()  # (context, continuation) texts
     max_tokens: int = DEFAULT_ANSWER_TOKENS

@@ -34,7 +34,7 @@ def vllm_arguments(
         "tensor_parallel_size": options.tensor_parallel_size,
         "enforce_eager": _eager(options),
         "enable_prefix_caching": options.prefix_caching,
-        "generation_config": "vllm",  # leaves out its temperature and penalties, not its eos ids: see models/stopping.py
+        "generation_config": "vllm",  # without its temperature and penalties; its eos ids: models/stopping.py
         "worker_extension_cls": WORKER,
         "load_format": LOAD_FORMAT,  # vLLM's default loader, with a report of what it left out
         "use_tqdm_on_load": False,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import enum
 import itertools
-import math
 import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 
 from harness.config import ContextSetting
-from harness.engine.requests import Answer, Choice, Completion, EngineError, Prompt, Question, SampleRequest
-from harness.run.answers import answer_text
-from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached
+from harness.engine.requests import Answer, Completion, EngineError, Prompt, Question, SampleRequest
+from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached, SampleUnscorable
+from harness.run.scoring import ScoreError, scored_sample
 from harness.run.session import LiveEngine, Session
-from harness.types import Cell, GatedevalError, Sample
+from harness.store.stored import count_ids
+from harness.types import Cell
 
 
 class Ending(enum.Enum):
@@ -75,9 +75,11 @@ class SettingRun:
         return SettingEnd(ending=Ending.DONE)
 
     def _needs_engine(self) -> bool:
-        """Whether the run holds fewer samples than planned: the engine is needed, whatever the hashes will be."""
-        answered, planned = self.assignment.answered, self.session.store.planned
-        return any(len(answered[cell]) < (planned(cell) or 0) for cell in self.assignment.cells)
+        """Whether fewer samples of a cell are stored than planned: the engine is needed, whatever the hashes are."""
+        files, planned = self.assignment.files, self.session.store.planned
+        return any(
+            max(map(count_ids, files.get(cell, ())), default=0) < (planned(cell) or 0) for cell in self.assignment.cells
+        )
 
     def _answer(self, requests: Generator[Prompt | Question | None]) -> None:
         """Let the engine answer all requests. No engine is used if every sample is cached."""
@@ -101,14 +103,20 @@ class SettingRun:
                     yield None
                 case CellStarted(cell):
                     self.session.progress.enter(cell)
-                case SampleCached(cell, tokens):
+                case SampleCached(cell, tokens, line, found):
                     tally.reused += 1
+                    if line is not None:
+                        tally.rescored += found == "rescored"
+                        tally.relabelled += found == "relabelled"
+                        self.session.store.append(cell, line)
                     self.session.progress.advance(cell, tokens, 0, reused=True)
                 case SampleRequest(request=Prompt() | Question() as request):
                     tally.asked += 1
-                    tally.redone += event.replaces
                     self.pending[request.key] = event
                     yield request
+                case SampleUnscorable(cell, error):
+                    if cell not in self.failed:
+                        self._fail(cell, error)
                 case CellFinished(cell, hashes):
                     self.session.store.expect(cell, hashes)
                 case CellFailed(cell, error):
@@ -125,11 +133,15 @@ class SettingRun:
         if cell in self.failed:
             return
         try:
-            scored = scored_sample(sample, answer, self.session.plan.config.thinking)
+            scored = scored_sample(
+                sample, answer, self.session.plan.config.thinking, self.session.arithmetic.get(cell.model, "")
+            )
         except ScoreError as error:
             self._fail(cell, str(error))
             return
         self.session.store.append(cell, scored)
+        tally.answered += 1
+        tally.redone += sample.replaces
         answer_tokens = answer.tokens if isinstance(answer, Completion) else 1
         self.session.progress.advance(cell, sample.prompt_tokens, answer_tokens)
 
@@ -153,42 +165,3 @@ class SettingRun:
     def _fail(self, cell: Cell, error: str) -> None:
         self.failed.add(cell)
         self.session.fail(cell, error)
-
-
-class ScoreError(GatedevalError):
-    """An answer that cannot be scored. Its cell fails: leaving the sample out would give a wrong number silently."""
-
-
-def scored_sample(sample: SampleRequest, answer: Answer, thinking: bool) -> Sample:
-    """The line that is stored for one answered sample. Raises ScoreError when there is no finite score."""
-    extra = {
-        "prompt_hash": sample.prompt_hash,
-        "prompt": sample.excerpt,
-        **sample.extra,
-        "cached_tokens": answer.cached_tokens,
-    }
-    if isinstance(answer, Choice):
-        text, tokens, reason = "", 0, "choose"
-        response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
-        extra["logprobs"] = list(answer.logprobs)
-    else:
-        response, tokens, reason = answer.text, answer.tokens, answer.finish_reason
-        try:
-            text = answer_text(answer, thinking, sample.label)
-        except GatedevalError as error:
-            raise ScoreError(str(error)) from error
-    scores = sample.score(answer, text)
-    if not scores or any(not math.isfinite(value) for value in scores.values()):
-        raise ScoreError(f"{sample.label}: no finite score ({scores})")
-    return Sample(
-        id=sample.id,
-        hash=sample.hash,
-        prompt_tokens=sample.prompt_tokens,
-        references=sample.references,
-        response=response,
-        response_tokens=tokens,
-        finish_reason=reason,
-        scores=scores,
-        seconds=round(answer.seconds, 4),
-        extra=extra,
-    )

@@ -54,7 +54,8 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int | None]) -> dict[str, Any]:
     """The manifest at the start of a session: `facts` and the plan.
 
-    A resumed run keeps its first start, its earlier sessions and the failures of cells that are still planned.
+    A resumed run keeps its first start, its earlier sessions, what is known of its models' engines and of the
+    arithmetic of its answers, and the failures of cells that are still planned.
     """
     old = read_manifest(path) if (path / MANIFEST).exists() else {}
     session = {"start": now(), "pid": os.getpid(), "host": socket.gethostname()}
@@ -68,8 +69,48 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
         "state": "running",
         "sessions": [*old.get("sessions", []), session],
         "failures": {key: error for key, error in old.get("failures", {}).items() if key in keys},
+        **{what: kept for what, kept in _kept(facts, old).items() if kept},
         "cells": [{**dataclasses.asdict(cell), "planned": planned} for cell, planned in cells.items()],
     }
+
+
+def _kept(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What later sessions add to, and never forget."""
+    return {
+        "models": _with_engines(facts.get("models") or {}, old.get("models") or {}),
+        "decoding": _first_decoding(facts, old),
+        "arithmetic": {**(facts.get("arithmetic") or {}), **(old.get("arithmetic") or {})},
+    }
+
+
+def _with_engines(models: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """`models`; each with the engine facts that an earlier session recorded of the same weights, where it has none."""
+    engines = {entry.get("fingerprint"): entry["engine"] for entry in old.values() if "engine" in entry}
+    for label, entry in old.items():  # two labels may have the same weights: one's own facts are the best
+        if "engine" in entry and (models.get(label) or {}).get("fingerprint") == entry.get("fingerprint"):
+            engines[label] = entry["engine"]
+    known = {label: engines.get(label, engines.get(entry.get("fingerprint"))) for label, entry in models.items()}
+    return {
+        label: entry if "engine" in entry or known[label] is None else {**entry, "engine": known[label]}
+        for label, entry in models.items()
+    }
+
+
+def _first_decoding(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, str]:
+    """Fingerprint -> how the tokenizer decoded when the run's first answers of these weights were written.
+
+    Content hashes name the decoding only where it differs from this, so that those of older runs stay valid. Of a run
+    that has recorded none, the hash of all tokenizer files is known: if these are the same, the decoding is.
+    """
+    first: dict[str, str] = dict(old.get("decoding") or {})
+    for entry in (old.get("models") or {}).values():
+        if entry.get("fingerprint"):
+            first.setdefault(entry["fingerprint"], f"files {entry.get('tokenizer')}")
+    for entry in (facts.get("models") or {}).values():
+        fingerprint = entry.get("fingerprint")
+        if fingerprint and "decoding" in entry and first.get(fingerprint) in (None, f"files {entry.get('tokenizer')}"):
+            first[fingerprint] = entry["decoding"]
+    return first
 
 
 def cells_of(manifest: Mapping[str, Any], path: Path) -> dict[Cell, int | None]:
