@@ -89,7 +89,7 @@ class Tokenizer:
 
         try:
             return AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:  # transformers also reads config.json, and raises whatever a wrong value there does
             raise GatedevalError(f"{self.name}: no readable tokenizer ({first_line(error)})") from error
 
     @property

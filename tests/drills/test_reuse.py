@@ -1,0 +1,177 @@
+"""An answer is reused only if a fresh run would give it: every input is changed alone, and a resumed run is compared.
+
+The base run is finished. Then one value changes: of the config, the checkpoint, the tokenizer, the data. The run is
+resumed, and the same config is run afresh. Both must have the same answers and the same scores, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.config import Config
+from harness.run import runner
+from harness.run.plan import build
+from harness.run.progress import Progress
+from harness.run.session import Tally
+from harness.store import Store
+from harness.types import GatedevalError
+from tests.support import perturbation as p
+from tests.support.fake_engine import FakeEngine, InlineProducer
+
+Content = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+
+
+def run(config: Config, path: Path) -> Tally:
+    plan = build(config)
+    plan.check()
+    _, tally = runner.run(plan, path, progress=Progress(plan, quiet=True), engine_factory=FakeEngine)
+    return tally
+
+
+def content(path: Path) -> Content:
+    """What a run says: cell and sample -> answer and scores; failures; the derived table."""
+    store = Store.read(path)
+    found: Content = {"failures": sorted(store.failures.values()), "table": (path / "cells.csv").read_text()}
+    for cell in store.cells:
+        for s in store.samples(cell):
+            answer = (s.response, s.response_tokens, s.finish_reason, s.extra.get("logprobs"))
+            found[f"{cell.key} {s.id}"] = (answer, s.references, list(s.scores.items()))
+    return found
+
+
+def _unlabelled(key: str) -> str:
+    """Benchmark, task, length and id out of a sample's key."""
+    return key.split("__", 2)[2]
+
+
+@dataclass
+class World:
+    root: Path
+    finished: Content
+    copies: Path
+    number: int = 0
+
+    @property
+    def samples(self) -> list[str]:
+        return [key for key in self.finished if key not in ("failures", "table")]
+
+    def check(self, changes: list[p.Change]) -> set[str]:
+        """Make each of the changes of one key; the kinds of change that they were ("refused": by both runs)."""
+        kinds = set()
+        for change in changes:
+            self.number += 1
+            root = self.copies / str(self.number)
+            p.linked_copy(self.root, root)
+            try:
+                kinds.add(self._compare(change, root))
+            finally:
+                shutil.rmtree(root)
+        return kinds
+
+    def _compare(self, change: p.Change, root: Path) -> str:
+        config = change.apply(root)
+        refusals, tally = [], Tally()
+        for name in ("fresh", "results"):
+            try:
+                tally = run(config, root / name)
+            except GatedevalError as error:
+                refusals.append(str(error))
+        if refusals:
+            assert len(set(refusals)) == 1
+            assert len(refusals) == 2, f"{change.where}: one of the two runs is refused: {refusals}"
+            return "refused"
+        fresh, resumed = content(root / "fresh"), content(root / "results")
+        assert resumed == fresh, f"{change.where}: the resumed run has another content than a fresh one"
+        common = [key for key in fresh if key in self.finished and key not in ("failures", "table")]
+        # A label is no part of a sample: its answer may stand under another model or context of the finished run.
+        known = {(_unlabelled(key), repr(value[0])) for key, value in self.finished.items() if key in self.samples}
+        new = sum((_unlabelled(k), repr(fresh[k][0])) not in known for k in fresh if k not in ("failures", "table"))
+        kind = "neither"
+        if any(fresh[key][0] != self.finished[key][0] for key in common):
+            kind = "answers"
+        elif any(fresh[key] != self.finished[key] for key in common):
+            kind = "scores"
+        assert tally.asked >= new
+        # Of a tokenizer's files and of config.json it is not known what each key does: any change asks again.
+        if kind != "answers" and not change.where.startswith(("model/config.json", "model/tokenizer")):
+            assert tally.asked == new, f"{change.where}: {tally.asked} samples were asked, {new} answers are others"
+        return kind
+
+
+@pytest.fixture(scope="module")
+def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    base = tmp_path_factory.mktemp("world")
+    p.build_world(base / "world", tiny / "baseline")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "Prefetcher", InlineProducer)
+        run(p.from_dict(p.config_of(base / "world")), base / "world/results")
+    finished = content(base / "world/results")
+    scores = [value[2][0][1] for key, value in finished.items() if key not in ("failures", "table")]
+    assert 0.2 < sum(scores) / len(scores) < 0.8, "answers that are all right or all wrong would show little"
+    return World(base / "world", finished, base)
+
+
+def kinds_of(world: World, *keys: Iterable[tuple[str, list[p.Change]]]) -> dict[str, set[str]]:
+    """Key -> the kinds of change that its changes are."""
+    return {where: world.check(changes) for source in keys for where, changes in source}
+
+
+@pytest.mark.extended
+def test_every_key_of_the_config(world: World) -> None:
+    keys = list(p.config_changes(world.root))
+    changeable = {re.sub(r"\.\d+", "", where) for where, changes in keys if changes}
+    stuck = {re.sub(r"\.\d+", "", where) for where, _ in keys} - changeable
+    assert not stuck, "keys that `perturbation` knows no other value for: extend its candidates"
+    kinds = kinds_of(world, keys)
+    for key in ("seed", "data", "models.0.path", "models.0.dtype", "chat_template", "contexts.0.yarn"):
+        assert "answers" in kinds[f"config: {key}"], key
+    for key in ("name", "models.0.label", "contexts.0.label", "engine.prefix_caching", "caption"):
+        assert kinds[f"config: {key}"] == {"neither"}, key
+
+
+def test_every_key_of_generation_config(world: World) -> None:
+    name = "model/generation_config.json"
+    kinds = kinds_of(world, p.file_changes(world.root, name), p.removals(world.root, name))
+    assert "answers" in kinds[f"{name}: eos_token_id"]
+    assert kinds[f"{name}: temperature"] == kinds[f"{name}: max_new_tokens"] == {"neither"}
+
+
+@pytest.mark.extended
+def test_every_key_of_the_checkpoint_config(world: World) -> None:
+    name = "model/config.json"
+    kinds = kinds_of(world, p.file_changes(world.root, name), p.removals(world.root, name))
+    assert "answers" in kinds[f"{name}: rope_theta"]
+    assert "answers" in kinds[f"{name}: rms_norm_eps"]
+    assert kinds[f"{name}: head_dim"] == {"refused"}
+
+
+@pytest.mark.extended
+def test_every_key_of_the_tokenizer(world: World) -> None:
+    names = ("model/tokenizer.json", "model/tokenizer_config.json")
+    changes = [p.file_changes(world.root, name, width=6) for name in names]
+    kinds = kinds_of(world, *changes, p.removals(world.root, names[1]))
+    assert "answers" in kinds["model/tokenizer_config.json: eos_token"]
+    assert "neither" in kinds["model/tokenizer_config.json: model_max_length"]
+
+
+@pytest.mark.parametrize(
+    "name", ["gsm8k/test.jsonl", "gsm8k/train.jsonl", "mmlu/test/anatomy_test.csv", "squad/dev-v2.0.json"]
+)
+@pytest.mark.extended
+def test_every_field_of_the_data(world: World, name: str) -> None:
+    kinds = kinds_of(world, p.file_changes(world.root, f"data/{name}", width=5))
+    assert any("answers" in kind for kind in kinds.values()), "a question that is another prompt"
+    if name in ("gsm8k/test.jsonl", "mmlu/test/anatomy_test.csv"):
+        assert any("scores" in kind and "answers" not in kind for kind in kinds.values()), "a reference alone: scored again, not asked"
