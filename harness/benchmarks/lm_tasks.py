@@ -194,8 +194,8 @@ class LmEvalTask:
             if "larger than population" not in str(error):
                 raise
             raise GatedevalError(
-                f"lm-eval task {self.name!r}: {task.config.num_fewshot} examples (shots) are asked for, and its data have"
-                " fewer; lower `shots`"
+                f"lm-eval task {self.name!r}: {task.config.num_fewshot} examples (shots) are asked for, and its data"
+                " have fewer; lower `shots`"
             ) from error
         instances = task.construct_requests(
             doc=doc,

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.option_tree import Node, Tree, padded
-from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, check_fits
+from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, RequestError, check_fits
 from harness.engine.start import start_vllm, vllm_arguments
 from harness.engine.stream import InFlight, RequestStream
 from harness.gated import LOAD_FORMAT
@@ -281,7 +281,7 @@ def _completion(prompt: Prompt, output: Any, seconds: float) -> Completion:
     """The answer to `prompt` from vLLM's RequestOutput."""
     answer = output.outputs[0]
     if answer.finish_reason not in ("stop", "length"):
-        raise EngineError(f"{prompt.key}: the engine gave up with finish reason {answer.finish_reason!r}")
+        raise RequestError(prompt.key, f"the engine gave up with finish reason {answer.finish_reason!r}")
     ids = tuple(answer.token_ids)
     cached = output.num_cached_tokens or 0
     return Completion(prompt.key, answer.text, len(ids), answer.finish_reason, seconds, ids, len(prompt.ids), cached)

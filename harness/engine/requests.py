@@ -20,6 +20,14 @@ class EngineError(RuntimeError):
     """The engine could not start, or it died. The cells it was working on fail; the other cells can go on."""
 
 
+class RequestError(EngineError):
+    """The engine gave up on one request, whose `key` this names. Only that request's cell fails."""
+
+    def __init__(self, key: Hashable, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
 @dataclass(frozen=True)
 class SampleKey:
     """The key of a run's request: which sample of which cell it is. Its text, for error messages, is the label.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 
 from harness.config import ContextSetting
-from harness.engine.requests import Answer, Completion, EngineError, Prompt, Question, SampleRequest
+from harness.engine.requests import Answer, Completion, EngineError, Prompt, Question, RequestError, SampleRequest
 from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached, SampleUnscorable
 from harness.run.scoring import ScoreError, scored_sample
 from harness.run.session import LiveEngine, Session
@@ -66,7 +66,7 @@ class SettingRun:
                 self.engine.under(self.setting)  # it starts while the first samples are produced
             self._answer(requests)
         except EngineError as error:
-            return self._engine_failed(str(error))
+            return self._engine_failed(error)
         finally:
             requests.close()
         for cell in self.assignment.cells:
@@ -145,18 +145,25 @@ class SettingRun:
         answer_tokens = answer.tokens if isinstance(answer, Completion) else 1
         self.session.progress.advance(cell, sample.prompt_tokens, answer_tokens)
 
-    def _engine_failed(self, error: str) -> SettingEnd:
-        """The result after an engine's error. The cells that a running engine was working on fail."""
-        cells = self.assignment.cells
+    def _engine_failed(self, error: EngineError) -> SettingEnd:
+        """The result after an engine's error.
+
+        An error about one request fails that request's cell, and no other cell. Otherwise the cells fail that the
+        engine was working on.
+        """
+        cells, text = self.assignment.cells, str(error)
         if self.engine.engine is None:
-            return SettingEnd(ending=Ending.ENGINE_CANNOT_START, error=error, left=cells)
-        working_on = {sample.cell for sample in self.pending.values()}
+            return SettingEnd(ending=Ending.ENGINE_CANNOT_START, error=text, left=cells)
+        if isinstance(error, RequestError) and error.key in self.pending:
+            working_on = {self.pending[error.key].cell}
+        else:
+            working_on = {sample.cell for sample in self.pending.values()}
         for cell in cells:
             # An engine that died before its first request would die again: then every unfinished cell fails.
             if cell not in self.failed and (cell in working_on or not (working_on or self._complete(cell))):
-                self._fail(cell, error)
+                self._fail(cell, text)
         left = tuple(cell for cell in cells if cell not in self.failed and not self._complete(cell))
-        return SettingEnd(ending=Ending.ENGINE_LOST, error=error, left=left)
+        return SettingEnd(ending=Ending.ENGINE_LOST, error=text, left=left)
 
     def _complete(self, cell: Cell) -> bool:
         planned = self.session.store.planned(cell)

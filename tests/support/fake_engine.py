@@ -117,5 +117,3 @@ class InlineProducer:
 
     def events(self, assignment: Assignment, busy: Any = None) -> Iterator[Event]:
         yield from produce(self.plan, assignment)
-
-
