@@ -175,3 +175,112 @@ def test_every_field_of_the_data(world: World, name: str) -> None:
     assert any("answers" in kind for kind in kinds.values()), "a question that is another prompt"
     if name in ("gsm8k/test.jsonl", "mmlu/test/anatomy_test.csv"):
         assert any("scores" in kind and "answers" not in kind for kind in kinds.values()), "a reference alone"
+
+
+# ----------------------------------------------------------------------------------------------- one case at a time
+
+
+def renamed(config: Config, **labels: str) -> Config:
+    """The config with other labels, of models and contexts alike."""
+    data = p.to_dict(config)
+    for entry in (*data["models"], *data["contexts"]):
+        entry["label"] = labels.get(entry["label"], entry["label"])
+    return p.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"m": "baseline"}, {"native": "native, 512"}, {"native": "YaRN", "YaRN": "native"}],
+    ids=["model", "context", "exchanged"],
+)
+def test_a_renamed_label_asks_no_sample_again(world: World, tmp_path: Path, labels: dict[str, str]) -> None:
+    shutil.copytree(world.root / "results", tmp_path / "results")
+    config = renamed(p.from_dict(p.config_of(world.root)), **labels)
+    starts = FakeEngine.starts
+    tally = run(config, tmp_path / "results")
+    assert (tally.asked, FakeEngine.starts) == (0, starts), "no sample is asked, and no engine is started for it"
+    assert tally.relabelled > 0
+    run(config, tmp_path / "fresh")
+    assert content(tmp_path / "results") == content(tmp_path / "fresh")
+    entry = Store.read(tmp_path / "results").manifest["models"][labels.get("m", "m")]
+    assert entry["engine"]["model_class"] == "FakeEngine", "what is known of the engine stays with the weights"
+    assert run(config, tmp_path / "results").relabelled == 0, "the second time they lie in their own files"
+
+
+def test_another_scorer_scores_the_stored_answers_and_asks_none(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(world.root / "results", tmp_path / "results")
+    config = p.from_dict(p.config_of(world.root))
+    monkeypatch.setattr("harness.benchmarks.ruler.score", lambda task, references, text: 0.25)
+    tally = run(config, tmp_path / "results")
+    assert (tally.asked, tally.rescored) == (0, 18), "three contexts, two tasks, three samples"
+    store = Store.read(tmp_path / "results")
+    assert {s.scores["score"] for c in store.cells if c.benchmark == "ruler" for s in store.samples(c)} == {0.25}
+    run(config, tmp_path / "fresh")
+    assert content(tmp_path / "results") == content(tmp_path / "fresh")
+    monkeypatch.undo()
+    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+    assert run(config, tmp_path / "results").rescored == 18, "and back again"
+    assert content(tmp_path / "results") == world.finished
+
+
+def test_an_answer_that_the_scorer_now_refuses_fails_its_cell_as_in_a_fresh_run(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(task: str, references: list[str], text: str) -> float:
+        raise ZeroDivisionError("division by zero")
+
+    shutil.copytree(world.root / "results", tmp_path / "results")
+    config = p.from_dict(p.config_of(world.root))
+    monkeypatch.setattr("harness.benchmarks.ruler.score", refuse)
+    failures = []
+    for name in ("results", "fresh"):
+        tally = run(config, tmp_path / name)
+        store = Store.read(tmp_path / name)
+        assert len(tally.failed) == 6, "the other benchmarks' cells go on"
+        assert all(not list(store.samples(c)) for c in store.cells if c.benchmark == "ruler")
+        assert all(len(list(store.samples(c))) == 3 for c in store.cells if c.benchmark != "ruler")
+        failures.append({key.split("__")[3]: error for key, error in store.failures.items()})
+    assert failures[0] == failures[1]
+    assert failures[0]["niah%5fsingle%5f1"] == (
+        "ruler niah_single_1 at 512, sample 0: its scorer failed with ZeroDivisionError: division by zero"
+    )
+
+
+def test_another_decoder_of_the_tokenizer_asks_again(world: World, tmp_path: Path) -> None:
+    """Prompt ids stay the same, and the text of the same answer ids is another."""
+    p.linked_copy(world.root, tmp_path / "world")
+    file = tmp_path / "world/model/tokenizer.json"
+    data = p.json.loads(file.read_text())
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    data["decoder"] = {"type": "Sequence", "decoders": [data["decoder"], strip]}
+    file.unlink()
+    file.write_text(p.json.dumps(data))
+    config = p.from_dict(p.config_of(tmp_path / "world"))
+    tally = run(config, tmp_path / "world/results")
+    assert tally.asked == 27, "every generated answer, and no choice among options"
+    run(config, tmp_path / "fresh")
+    assert content(tmp_path / "world/results") == content(tmp_path / "fresh")
+    original = p.from_dict(p.config_of(world.root))
+    assert run(original, tmp_path / "world/results").asked == 0, "the first decoder's answers are found again"
+    assert content(tmp_path / "world/results") == world.finished
+
+
+def test_mmlu_and_an_lm_eval_task_of_the_same_name_keep_their_answers_apart(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.benchmarks import lm_tasks
+    from harness.data.folder import DataFolder
+
+    load, local = lm_tasks.load_tasks, lm_tasks._Splits("mmlu", "anatomy", DataFolder(world.root / "data"))
+    monkeypatch.setattr(lm_tasks, "load_tasks", lambda name, shots, given=None: load(name, shots, given or local))
+    base = p.config_of(world.root)
+    entries = [{"mmlu": {"subjects": ["anatomy"], "shots": 1}}, {"lm_eval": "mmlu_anatomy", "shots": 3}]
+    for name, benchmarks in (("both", entries), ("first", entries[:1]), ("second", entries[1:])):
+        tally = run(p.from_dict({**base, "benchmarks": benchmarks}), tmp_path / name)
+        assert tally.answered == tally.asked == 9 * len(benchmarks)
+    parts = [content(tmp_path / name) for name in ("first", "second", "both")]
+    for part in parts:
+        del part["table"]
+    assert parts[2] == parts[0] | parts[1]

@@ -32,8 +32,10 @@ class FakeEngine:
     """
 
     facts_of_all: ClassVar[dict[str, Any]] = {}  # further facts that the engine reports
+    starts: ClassVar[int] = 0
 
     def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: Any) -> None:
+        FakeEngine.starts += 1
         directory = resolve(model)
         self.checkpoint = inspect(directory)
         tokenizer_dir = tokenizer_path(model, directory)
