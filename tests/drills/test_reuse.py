@@ -6,6 +6,7 @@ resumed, and the same config is run afresh. Both must have the same answers and 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -30,7 +31,13 @@ Content = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+    fast(monkeypatch)
+
+
+def fast(patch: pytest.MonkeyPatch) -> None:
+    """Samples are produced in this process, and nothing waits for the disk: a run takes a tenth of a second."""
+    patch.setattr(runner, "Prefetcher", InlineProducer)
+    patch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def run(config: Config, path: Path) -> Tally:
@@ -115,7 +122,7 @@ def world(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     base = tmp_path_factory.mktemp("world")
     p.build_world(base / "world", tiny / "baseline")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "Prefetcher", InlineProducer)
+        fast(patch)
         run(p.from_dict(p.config_of(base / "world")), base / "world/results")
     finished = content(base / "world/results")
     scores = [value[2][0][1] for key, value in finished.items() if key not in ("failures", "table")]
@@ -141,6 +148,7 @@ def test_every_key_of_the_config(world: World) -> None:
         assert kinds[f"config: {key}"] == {"neither"}, key
 
 
+@pytest.mark.extended
 def test_every_key_of_generation_config(world: World) -> None:
     name = "model/generation_config.json"
     kinds = kinds_of(world, p.file_changes(world.root, name), p.removals(world.root, name))
@@ -220,7 +228,7 @@ def test_another_scorer_scores_the_stored_answers_and_asks_none(
     run(config, tmp_path / "fresh")
     assert content(tmp_path / "results") == content(tmp_path / "fresh")
     monkeypatch.undo()
-    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+    fast(monkeypatch)
     assert run(config, tmp_path / "results").rescored == 18, "and back again"
     assert content(tmp_path / "results") == world.finished
 

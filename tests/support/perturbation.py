@@ -189,7 +189,7 @@ def config_changes(root: Path) -> Iterator[tuple[str, list[Change]]]:
             except (GatedevalError, TypeError):
                 continue
             changes.append(Change(_name("config", path), _configured(path, candidate)))
-        yield _name("config", path), changes[:4]
+        yield _name("config", path), changes[:3]
 
 
 def _configured(path: JsonPath, value: Any) -> Callable[[Path], Config]:
