@@ -7,8 +7,13 @@ resumed, and the same config is run afresh. Both must have the same answers and 
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +28,7 @@ from harness.run.progress import Progress
 from harness.run.session import Tally
 from harness.store import Store
 from harness.types import GatedevalError
+from tests.support import ROOT
 from tests.support import perturbation as p
 from tests.support.fake_engine import FakeEngine, InlineProducer
 
@@ -292,3 +298,73 @@ def test_mmlu_and_an_lm_eval_task_of_the_same_name_keep_their_answers_apart(
     for part in parts:
         del part["table"]
     assert parts[2] == parts[0] | parts[1]
+
+
+# ---------------------------------------------------------------------------------------------------------- kill -9
+
+RUNNER = """
+import sys, time
+from pathlib import Path
+from harness.run import runner
+from harness.run.plan import build
+from harness.run.progress import Progress
+from harness.store import Store
+from tests.drills.test_reuse import many_samples
+from tests.support.fake_engine import FakeEngine, InlineProducer
+
+root, run, scorer = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+runner.Prefetcher = InlineProducer
+if scorer == "other":
+    import harness.benchmarks.ruler
+    harness.benchmarks.ruler.score = lambda task, references, text: 0.1 + len(text) % 7 / 10
+append = Store.append
+def slowly(store, cell, sample):
+    append(store, cell, sample)
+    time.sleep(0.002)
+Store.append = slowly
+plan = build(many_samples(root))
+print("go", flush=True)
+state, tally = runner.run(plan, run, progress=Progress(plan, quiet=True), engine_factory=FakeEngine)
+print(state, tally.answered, tally.rescored)
+"""
+
+
+def many_samples(root: Path) -> Config:
+    """The world's config with 40 needle samples under two contexts, and nothing else."""
+    data = p.config_of(root)
+    ruler = {"ruler": ["niah_single_1"], "lengths": [512], "samples": 40, "profile": "fair"}
+    return p.from_dict({**data, "contexts": data["contexts"][::2], "benchmarks": [ruler]})
+
+
+def started(world: World, path: Path, scorer: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(world.root), str(path), scorer],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.extended
+def test_killed_at_twenty_instants_of_answering_and_of_scoring_again(world: World, tmp_path: Path) -> None:
+    """kill -9 ten times while samples are answered, then ten times while another scorer scores them again."""
+    fresh = {}
+    for scorer in ("own", "other"):
+        assert "complete 80 0" in started(world, tmp_path / scorer, scorer).communicate()[0]
+        fresh[scorer] = content(tmp_path / scorer)
+    chance, kills, killed = random.Random(11), 0, tmp_path / "killed"
+    for scorer in ("own", "other"):
+        for _ in range(10):
+            process = started(world, killed, scorer)
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(chance.random() * 0.5)
+            process.kill()
+            kills += process.wait() == -signal.SIGKILL
+            process.stdout.close()
+        end = started(world, killed, scorer).communicate()[0]
+        assert "complete" in end
+        assert content(killed) == fresh[scorer]
+        counts = [len(file.read_bytes().splitlines()) for file in sorted((killed / "samples").iterdir())]
+        assert counts == [40 * (1 + (scorer == "other"))] * 2, "no sample is answered or scored twice"
+    assert kills >= 12, "too many sessions were over before they were killed: the drill proves little"

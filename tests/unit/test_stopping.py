@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.config import ContextSetting
+from harness.config import ContextSetting, Model
 from harness.engine.encoding import Encoder
 from harness.engine.requests import Prompt, Question, SampleRequest
+from harness.models.admission import admit
 from harness.models.checkpoint import inspect
 from harness.models.stopping import stop_ids
 from harness.models.tokenizer import Tokenizer
@@ -90,6 +91,8 @@ def test_a_generation_config_that_cannot_be_read_is_one_error(model: Path, text:
     with pytest.raises(GatedevalError, match=r"generation_config\.json: ") as error:
         ids(model)
     assert "\n" not in str(error.value)
+    with pytest.raises(GatedevalError, match=r"generation_config\.json: "):
+        admit(Model(label="m", path=str(model)))
 
 
 def test_the_hash_of_a_generated_answer_has_the_stop_ids_that_config_json_does_not_name(model: Path) -> None:
