@@ -174,8 +174,8 @@ def others(value: Any) -> Iterator[Any]:
 def config_changes(root: Path) -> Iterator[tuple[str, list[Change]]]:
     """(key, changes of it, best first) of every key of the config. Which change is accepted, the config itself says."""
     base = config_of(root)
-    known: list[Any] = list(dict.fromkeys(str(v) for _, v in leaves(base) if isinstance(v, str)))  # e.g. other paths
-    known += [str(root / name) for name in ("second", "other_data")]
+    known: list[Any] = [str(root / name) for name in ("other_data", "second")]
+    known += list(dict.fromkeys(str(v) for _, v in leaves(base) if isinstance(v, str)))
     known += ["float32", "bfloat16", "auto", "append", "drop", "nvidia", "fair", "virology", "vt"]
     for path, value in leaves(base):
         candidates = [*others(value), *known, {"factor": 2, "original_max_position_embeddings": 256}, 256, 4096.0]
