@@ -52,6 +52,7 @@ class SettingRun:
         self.prefetch_next = prefetch_next
         self.pending: dict[Hashable, SampleRequest] = {}  # by the request's key: sent to the engine, not answered yet
         self.failed: set[Cell] = set()
+        self.produced: set[Cell] = set()  # cells of which every sample's content hash is known
 
     def run(self) -> SettingEnd:
         """Run every cell. Returns how that ended; an engine's error is part of the result, not raised.
@@ -119,6 +120,7 @@ class SettingRun:
                         self._fail(cell, error)
                 case CellFinished(cell, hashes):
                     self.session.store.expect(cell, hashes)
+                    self.produced.add(cell)
                 case CellFailed(cell, error):
                     self._fail(cell, error)
         self.prefetch_next()
@@ -166,8 +168,12 @@ class SettingRun:
         return SettingEnd(ending=Ending.ENGINE_LOST, error=text, left=left)
 
     def _complete(self, cell: Cell) -> bool:
+        """Whether every sample of the cell has an answer with the content hash of today.
+
+        False as long as these hashes are not known: what an earlier session stored may be answers to other prompts.
+        """
         planned = self.session.store.planned(cell)
-        return planned is not None and len(self.session.store.done(cell)) >= planned
+        return cell in self.produced and planned is not None and len(self.session.store.done(cell)) >= planned
 
     def _fail(self, cell: Cell, error: str) -> None:
         self.failed.add(cell)

@@ -68,11 +68,13 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
     """The manifest at the start of a session: `facts` and the plan.
 
     A resumed run keeps its first start, its earlier sessions, what is known of its models' engines and of the
-    arithmetic of its answers, and the failures of cells that are still planned.
+    arithmetic of its answers, and the failures of cells that are still planned. `unverified`: cells whose stored
+    answers may be those of another plan; `Store.expect` says which are not.
     """
     old = read_manifest(path) if (path / MANIFEST).exists() else {}
     session = {"start": now(), "pid": os.getpid(), "host": socket.gethostname()}
     keys = {cell.key for cell in cells}
+    changed = bool(old) and _inputs(facts) != _inputs(old)
     return {
         "gatedeval": __version__,
         "name": path.name,
@@ -83,7 +85,24 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
         "sessions": [*old.get("sessions", []), session],
         "failures": {key: error for key, error in old.get("failures", {}).items() if key in keys},
         **{what: kept for what, kept in _kept(facts, old).items() if kept},
+        "unverified": sorted(keys if changed else keys & set(old.get("unverified", []))),
         "cells": [{**dataclasses.asdict(cell), "planned": planned} for cell, planned in cells.items()],
+    }
+
+
+_NO_INPUT = ("name", "results", "caption", "data", "path", "subfolder", "revision", "tokenizer")
+"""Entries of a config and of its models that no answer depends on, or that other facts of the manifest say better."""
+
+
+def _inputs(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a session's answers depend on, as far as a manifest says. Where two differ, stored answers may be stale."""
+    config = {k: v for k, v in (manifest.get("config") or {}).items() if k not in _NO_INPUT}
+    models = [{k: v for k, v in entry.items() if k not in _NO_INPUT} for entry in config.get("models") or []]
+    facts = manifest.get("models") or {}
+    return {
+        "config": finite({**config, "models": models}),
+        "models": {label: [entry.get(k) for k in ("fingerprint", "tokenizer")] for label, entry in facts.items()},
+        "data": {name: (entry or {}).get("sha256") for name, entry in (manifest.get("data") or {}).items()},
     }
 
 

@@ -41,7 +41,7 @@ class Store:
         self.cells: Mapping[Cell, int | None] = dict(cells)
         self._lock = lock
         self._appenders: dict[Cell, Appender] = {}
-        self._expected = Expected(path / "expected")
+        self._expected = Expected(path / "expected", manifest.get("unverified", ()))
         self._scores: dict[Cell, CellScores] = {}
         self._earlier_files = sorted((path / "samples").glob("*.jsonl"))  # those of earlier sessions
 
@@ -113,13 +113,17 @@ class Store:
     def expect(self, cell: Cell, hashes: Mapping[str, str]) -> None:
         """Record which samples (id -> content hash) the plan asks for, once the prompts are known.
 
-        From then on, lines with another id or another hash (other weights behind the same path, other seed, other
+        Where a session's inputs differ from those of the one before, no line of a cell counts until this is called. From
+        then on, lines with another id or another hash (other weights behind the same path, other seed, other
         prompt) count nowhere, also for a reader of a run that is half redone. The lines stay in the file, so going back
         to the old setting finds them again. Optional: without it the last line of every id counts.
         """
         self._writable()
+        unverified = cell.key in self._expected.unverified
         self._expected.set(cell, hashes)
         self._scores.pop(cell, None)
+        if unverified:
+            self.update_manifest(unverified=sorted(self._expected.unverified))
 
     def done(self, cell: Cell) -> dict[str, str]:
         """id -> content hash of every finished sample, by the last line of an id. A torn line is not finished.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from harness.config import ContextSetting, Model, from_dict
+from harness.config import ContextSetting, Model, from_dict, to_dict
 from harness.engine.requests import Completion, EngineError, Prompt, Question, RequestError
 from harness.run.plan import Plan, build
 from harness.run.progress import Progress
@@ -207,3 +207,26 @@ def test_answers_of_before_without_a_record_of_their_arithmetic_are_told(tiny: P
     run_once(tiny, tmp_path / "run")
     caption = " ".join(export_run(tmp_path / "run").split())
     assert "2 of 12 answers were computed under other arithmetic than the rest: not recorded." in caption
+
+
+def test_a_lost_engine_leaves_no_cell_with_the_answers_of_an_older_config(tiny: Path, tmp_path: Path) -> None:
+    """Every cell of the resumed run holds answers under another RoPE base, and the engine dies at its first sample."""
+    run_once(tiny, tmp_path / "run")
+    data = to_dict(plan(tiny).config)
+    for context in data["contexts"]:
+        context["rope_theta"] *= 3
+    changed = build(from_dict(data))
+    FakeEngine.die_under["first"] = 0
+    state, tally = run(changed, tmp_path / "run", progress=Progress(changed, quiet=True), engine_factory=FakeEngine)
+    store = Store.read(tmp_path / "run")
+    assert state == "incomplete"
+    assert len(tally.failed) == 1
+    assert tally.answered == tally.redone == 9, "the three other cells are answered by a second engine"
+    stale = {s.hash for s in Store.read(write_base(tiny, tmp_path)).samples(next(iter(store.cells)))}
+    for cell in store.cells:
+        assert cell.key in tally.failed or not stale & {s.hash for s in store.samples(cell)}
+
+
+def write_base(tiny: Path, tmp_path: Path) -> Path:
+    run_once(tiny, tmp_path / "base")
+    return tmp_path / "base"
