@@ -113,10 +113,10 @@ class Store:
     def expect(self, cell: Cell, hashes: Mapping[str, str]) -> None:
         """Record which samples (id -> content hash) the plan asks for, once the prompts are known.
 
-        Where a session's inputs differ from those of the one before, no line of a cell counts until this is called. From
-        then on, lines with another id or another hash (other weights behind the same path, other seed, other
+        From then on, lines with another id or another hash (other weights behind the same path, other seed, other
         prompt) count nowhere, also for a reader of a run that is half redone. The lines stay in the file, so going back
-        to the old setting finds them again. Optional: without it the last line of every id counts.
+        to the old setting finds them again. Without it the last line of every id counts; but after a session with other
+        inputs (`unverified` in the manifest) none does.
         """
         self._writable()
         unverified = cell.key in self._expected.unverified
