@@ -60,6 +60,7 @@ class Sample:
     scores: dict[str, float]  # metric -> 0..1; the first metric is the headline
     seconds: float = 0.0  # from admission to the finished answer
     extra: dict[str, Any] = field(default_factory=dict)  # needle offsets, validity, option log-likelihoods, ...
+    arithmetic: str = ""  # what computed the answer: a key of the manifest's `arithmetic`; empty: not recorded
 
 
 def first_line(error: BaseException) -> str:

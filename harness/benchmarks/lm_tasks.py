@@ -193,6 +193,13 @@ class LmEvalTask:
             )
         except AssertionError as error:  # lm-eval's way to say that there are not so many examples
             raise GatedevalError(f"lm-eval task {self.name!r}: {str(error).removeprefix('Error: ')}") from error
+        except ValueError as error:  # its other way, where it draws them
+            if "larger than population" not in str(error):
+                raise
+            raise GatedevalError(
+                f"lm-eval task {self.name!r}: {task.config.num_fewshot} examples (shots) are asked for, and its data"
+                " have fewer; lower `shots`"
+            ) from error
         instances = task.construct_requests(
             doc=doc,
             ctx=context,

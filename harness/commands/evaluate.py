@@ -185,8 +185,10 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
-    note = f"{tally.asked} samples answered, {tally.reused} found finished"
+    note = f"{tally.answered} samples answered, {tally.reused} found finished"
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
+    note += f", {tally.rescored} of the finished ones scored again" if tally.rescored else ""
+    note += f", {tally.relabelled} of the finished ones found under another label" if tally.relabelled else ""
     print(f"{path}: {state}; {note}", file=sys.stderr)
     return state
 

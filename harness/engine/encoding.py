@@ -5,15 +5,18 @@ Needs a tokenizer and a checkpoint's headers, but no engine: a finished run is r
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from array import array
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from harness.config import ContextSetting
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits, prompt_tokens
 from harness.models.checkpoint import Checkpoint
+from harness.models.stopping import config_ids, stop_ids
 from harness.models.thinking import Thinking
 from harness.models.tokenizer import NO_THINKING, Tokenizer
 from harness.types import GatedevalError
@@ -36,16 +39,28 @@ class Encoder:
         options: Mapping[str, str] | None = None,
         thinking: Thinking = NO_THINKING,
     ) -> None:
-        self.tokenizer, self.setting, self.max_length, self.thinking = tokenizer, setting, max_length, thinking
+        self.tokenizer, self.checkpoint, self.setting = tokenizer, checkpoint, setting
+        self.max_length, self.thinking = max_length, thinking
         rope = checkpoint.rope_under(setting)
         encoding = dict(rope.parameters) if rope else {}
         if rope and encoding["rope_type"] == "dynamic":
             encoding["length"] = rope.length  # dynamic NTK computes its base from the longest length
+        if rope is None and "longrope" in str(checkpoint.rope):
+            encoding["length"] = max_length  # vLLM's longrope chooses its factors by the engine's longest length
         if dtype == "auto" and checkpoint.dtype == "float32":
             dtype = "float32"  # vLLM's own "auto" ran such checkpoints in bfloat16: those answers are others
         self._constant_facts = {"dtype": [dtype, checkpoint.dtype], "rope": encoding}
         if options:
             self._constant_facts["engine"] = dict(options)
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The token ids that end an answer (see `harness.models.stopping.stop_ids`)."""
+        return stop_ids(self.checkpoint, self.tokenizer)
+
+    @cached_property
+    def _declared_stop_ids(self) -> tuple[int, ...]:
+        return config_ids(self.checkpoint.path, self.checkpoint.config)
 
     def encode(self, sample: SampleRequest) -> Prompt | Question:
         """The token ids of `sample`.
@@ -56,20 +71,30 @@ class Encoder:
         request = encode_sample(sample, self.tokenizer, self.thinking)
         if isinstance(request, Prompt):
             self._check(len(request.ids), request.max_tokens, sample.label)
+            return dataclasses.replace(request, stop_ids=self.stop_ids)
         else:
             for context, continuation in request.options:
                 self._check(len(context), len(continuation), sample.label)
         return request
 
-    def hashes(self, request: Prompt | Question, fingerprint: str) -> tuple[str, str]:
+    def hashes(self, request: Prompt | Question, fingerprint: str, decoding: str = "") -> tuple[str, str]:
         """(sample hash, prompt hash) of one request.
 
-        The sample hash covers everything that can change the answer: token ids, sampling, the checkpoint (its
+        The sample hash covers everything that can change the answer: token ids, sampling, stop ids, the checkpoint (its
         `fingerprint`), dtype, rotary encoding. Throughput options are left out on purpose. The prompt hash covers the
         request alone, whichever model answers it: paired comparisons need equal ones.
+
+        `decoding`: a hash of how the tokenizer decodes, where that is not what the run's first session had; else empty.
         """
         asked = _json(_hashed_facts(request))
-        rest = _json({"model": fingerprint, **self._constant_facts})
+        facts: dict[str, Any] = {"model": fingerprint, **self._constant_facts}
+        if isinstance(request, Prompt):  # options are compared by their ids: nothing is stopped or decoded
+            # The fingerprint covers config.json and so its eos_token_id: only what other files add is said here.
+            if request.stop_ids is not None and request.stop_ids != self._declared_stop_ids:
+                facts["stop_ids"] = list(request.stop_ids)
+            if decoding:
+                facts["decoding"] = decoding
+        rest = _json(facts)
         return _digest(f'{{"asked": {asked}, {rest[1:]}'), _digest(asked)  # one JSON object: "asked" sorts first
 
     def _check(self, prompt_tokens: int, answer_tokens: int, label: str) -> None:

@@ -17,11 +17,13 @@ from harness.engine.causes import explanation
 from harness.engine.log import EngineLog
 from harness.engine.option_tree import Node, Tree, padded
 from harness.engine.precision import running_dtype
-from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, check_fits
+from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, RequestError, check_fits
 from harness.engine.start import set_environment, start_vllm, vllm_arguments
 from harness.engine.stream import InFlight, RequestStream
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path
+from harness.models.stopping import stop_ids
+from harness.models.tokenizer import load_tokenizer
 from harness.rope import context
 from harness.types import GatedevalError
 
@@ -37,7 +39,7 @@ class Engine:
     Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported; `arithmetic` among
     them is all that changes low-order bits), `setting` and `max_length` (the context setting in force and its longest
     prompt plus answer, in tokens), `max_model_len` (the longest of all settings), `in_flight` (limits on what is in the
-    engine at once).
+    engine at once), `stop_ids` (token ids that end an answer, where a prompt names none).
 
     Raises:
         GatedevalError: the checkpoint is refused, or a context setting or an engine option cannot be applied to it.
@@ -60,6 +62,7 @@ class Engine:
         directory = resolve(model)
         self.checkpoint: Checkpoint = inspect(directory)
         self.tokenizer_dir = tokenizer_path(model, directory)
+        self.stop_ids = stop_ids(self.checkpoint, load_tokenizer(self.tokenizer_dir))
         # Rotary tables are replaced in place, so the first ones must be as long as the longest setting needs.
         longest = max(contexts, key=lambda c: context.max_length(c, self.checkpoint.config))
         if not self.checkpoint.can_switch:
@@ -276,6 +279,8 @@ class Engine:
                     seed=0 if request.temperature else None,
                     max_tokens=request.max_tokens,
                     stop=list(request.stop) or None,
+                    stop_token_ids=list(self.stop_ids if request.stop_ids is None else request.stop_ids),
+                    ignore_eos=True,  # vLLM's own list: ours, in stop_token_ids, takes its place
                     output_kind=final,
                 )
                 yield request, request.ids, params
@@ -298,7 +303,7 @@ def _completion(prompt: Prompt, output: Any, seconds: float) -> Completion:
     """The answer to `prompt` from vLLM's RequestOutput."""
     answer = output.outputs[0]
     if answer.finish_reason not in ("stop", "length"):
-        raise EngineError(f"{prompt.key}: the engine gave up with finish reason {answer.finish_reason!r}")
+        raise RequestError(prompt.key, f"the engine gave up with finish reason {answer.finish_reason!r}")
     ids = tuple(answer.token_ids)
     cached = output.num_cached_tokens or 0
     return Completion(prompt.key, answer.text, len(ids), answer.finish_reason, seconds, ids, len(prompt.ids), cached)

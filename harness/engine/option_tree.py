@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.engine.requests import Choice, EngineError, Question
+from harness.engine.requests import Choice, Question, RequestError
 
 _MAX_CHILDREN = 128  # vLLM's limit on logprob_token_ids of one request
 
@@ -65,14 +65,14 @@ class Tree:
         """Record one node's log-probabilities from vLLM's RequestOutput.
 
         Raises:
-            EngineError: the log-probability of a child is missing or is no number.
+            RequestError: the log-probability of a child is missing or is no number.
         """
         answer = output.outputs[0]
         row = answer.logprobs[0]
         node.greedy = answer.token_ids[0]
         node.logprobs = {token: row[token].logprob for token in node.children if token in row}
         if len(node.logprobs) < len(node.children) or any(not -1e9 < v <= 1e-3 for v in node.logprobs.values()):
-            raise EngineError(f"{node.key}: the engine returned no usable log-probability for every option")
+            raise RequestError(node.key, "the engine returned no usable log-probability for every option")
         self.unanswered -= 1
         self.seconds = max(self.seconds, seconds)
         self.cached += output.num_cached_tokens or 0

@@ -24,11 +24,35 @@ class SelfCheckError(EngineError):
     """The engine runs, but its logits under a context setting cannot be right. That setting's cells fail."""
 
 
+class RequestError(EngineError):
+    """The engine gave up on one request, whose `key` this names. Only that request's cell fails."""
+
+    def __init__(self, key: Hashable, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+
+@dataclass(frozen=True)
+class SampleKey:
+    """The key of a run's request: which sample of which cell it is. Its text, for error messages, is the label.
+
+    The label alone is no key: MMLU's `anatomy` and lm-eval's own task `mmlu_anatomy` have the same labels.
+    """
+
+    cell: Cell
+    id: str
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One prompt to continue, as token ids. `key` identifies the answer and names the prompt in error messages.
 
-    `stop`: strings that end the answer and are not part of it. `temperature` 0 is greedy decoding.
+    `stop`: strings that end the answer and are not part of it. `stop_ids`: token ids that do; None: the engine's own
+    (`harness.models.stopping`). `temperature` 0 is greedy decoding.
     """
 
     key: Hashable
@@ -36,6 +60,7 @@ class Prompt:
     max_tokens: int
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
+    stop_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +126,7 @@ class SampleRequest:
     """
 
     id: str  # unique in the cell
-    label: str  # identifies the sample in error messages, e.g. "ruler vt at 4096, sample 3"; unique in a setting
+    label: str  # names the sample in error messages, e.g. "ruler vt at 4096, sample 3"
     prompt: str | None = None
     options: tuple[tuple[str, str], ...] = ()  # (context, continuation) texts
     max_tokens: int = DEFAULT_ANSWER_TOKENS

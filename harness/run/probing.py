@@ -22,9 +22,9 @@ from harness.config import ContextSetting
 from harness.config.probing import ProbeOptions
 from harness.data.files import read_json, read_text
 from harness.engine.engine import Engine
+from harness.engine.precision import running_dtype
 from harness.engine.probing import probe
 from harness.engine.requests import EngineError
-from harness.engine.precision import running_dtype
 from harness.probe.plan import ProbePlan
 from harness.probe.results import ProbeResult
 from harness.probe.rows import choose_rows

@@ -8,14 +8,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from harness.engine.encoding import Encoder, check_counted
 from harness.engine.precision import hashed_options
-from harness.engine.requests import Prompt, Question, SampleRequest, prompt_tokens
+from harness.engine.requests import Prompt, SampleKey, SampleRequest
+from harness.models.decoding import decoding_sha256
+from harness.models.thinking import Thinking
 from harness.run.order import in_windows
 from harness.run.plan import Plan
-from harness.types import Cell, GatedevalError
+from harness.run.scoring import NotStoredWhole, ScoreError, says_the_same, scored_again
+from harness.store.stored import StoredAnswers
+from harness.types import Cell, GatedevalError, Sample
 
 _EXCERPT = 300
 """Characters of a prompt's head and of its tail that are stored."""
@@ -25,14 +30,17 @@ _EXCERPT = 300
 class Assignment:
     """The cells of one model under one context setting whose samples are to be produced, in this order.
 
-    `fingerprint`: the checkpoint's. `answered`: cell -> sample id -> content hashes that the run holds answers for.
+    `fingerprint`: the checkpoint's. `files`: cell -> its sample file, then other files that may hold its answers (see
+    `harness.store.stored`). `decoding`: how the tokenizer decoded in the run's first session (see
+    `harness.models.decoding`); empty: as it does now.
     """
 
     model: str
     setting: str
     cells: tuple[Cell, ...]
     fingerprint: str
-    answered: Mapping[Cell, Mapping[str, set[str]]] = field(default_factory=dict)
+    files: Mapping[Cell, tuple[Path, ...]] = field(default_factory=dict)
+    decoding: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,10 +52,24 @@ class CellStarted:
 
 @dataclass(frozen=True)
 class SampleCached:
-    """The run holds an answer to this sample already. `prompt_tokens`: as they would be sent."""
+    """The run holds an answer to this sample already. `prompt_tokens`: as they would be sent.
+
+    `line`: what has to be stored, because references or scores are others now ("rescored"), or because the answer lies
+    in the file of another label ("relabelled"); None: nothing.
+    """
 
     cell: Cell
     prompt_tokens: int
+    line: Sample | None = None
+    found: Literal["as it is", "rescored", "relabelled"] = "as it is"
+
+
+@dataclass(frozen=True)
+class SampleUnscorable:
+    """The run holds an answer to this sample, and the scorer refuses it: the cell fails, as it would in a fresh run."""
+
+    cell: Cell
+    error: str
 
 
 @dataclass(frozen=True)
@@ -66,7 +88,7 @@ class CellFailed:
     error: str
 
 
-Event = CellStarted | SampleCached | SampleRequest | CellFinished | CellFailed
+Event = CellStarted | SampleCached | SampleUnscorable | SampleRequest | CellFinished | CellFailed
 """A SampleRequest among the events is a pending sample: it is encoded, and the engine has to answer it."""
 
 
@@ -82,13 +104,19 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
     dtype, checkpoint = planned.model.dtype, planned.checkpoint
     options = hashed_options(plan.config.engine, checkpoint, dtype)
     encoder = Encoder(setup.tokenizer, checkpoint, setting, limit, dtype, options, thinking=setup.thinking)
+    decoding = decoding_sha256(planned.tokenizer_dir) if assignment.decoding else ""
+    if decoding == assignment.decoding:
+        decoding = ""
     for cell in assignment.cells:
         yield CellStarted(cell)
         hashes: dict[str, str] = {}
         benchmark = plan.benchmark(cell)
         try:
             requests = benchmark.requests(cell, setup, limit)
-            samples = _encoded(requests, cell, encoder, assignment, hashes)
+            own, *others = assignment.files.get(cell, (Path("/dev/null"),))
+            stored = StoredAnswers(own, others)
+            encoded = _encoded(requests, cell, encoder, assignment.fingerprint, decoding)
+            samples = _pending(encoded, stored, encoder, hashes)
             if benchmark.shared_beginnings and plan.config.engine.prefix_caching:
                 samples = in_windows(samples, _prompt_ids)
             yield from samples
@@ -99,42 +127,76 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
 
 
 def _encoded(
-    requests: Iterator[SampleRequest], cell: Cell, encoder: Encoder, assignment: Assignment, hashes: dict[str, str]
-) -> Iterator[SampleCached | SampleRequest]:
-    """One event per sample. Enters the content hash of every sample in `hashes`."""
-    answered = assignment.answered.get(cell, {})
+    requests: Iterator[SampleRequest], cell: Cell, encoder: Encoder, fingerprint: str, decoding: str
+) -> Iterator[SampleRequest]:
+    """The samples with their token ids and content hashes, and still with their texts."""
     for sample in requests:
         request = encoder.encode(sample)
         check_counted(sample, request)
-        hash, prompt_hash = encoder.hashes(request, assignment.fingerprint)
-        hashes[sample.id] = hash
-        if hash in answered.get(sample.id, ()):
-            yield SampleCached(cell, prompt_tokens(request))
+        hash, prompt_hash = encoder.hashes(request, fingerprint, decoding)
+        request = dataclasses.replace(request, key=SampleKey(cell, sample.id, sample.label))
+        opened = sample.prompt is not None and encoder.thinking.opened_by(sample.prompt)
+        yield dataclasses.replace(
+            sample, cell=cell, request=request, hash=hash, prompt_hash=prompt_hash, thought_opened=opened
+        )
+
+
+def _pending(
+    samples: Iterator[SampleRequest], stored: StoredAnswers, encoder: Encoder, hashes: dict[str, str]
+) -> Iterator[SampleCached | SampleUnscorable | SampleRequest]:
+    """One event per sample. Enters the content hash of every sample in `hashes`, but not of one without a score."""
+    for sample in samples:
+        try:
+            cached = _cached(sample, stored, encoder.thinking)
+        except ScoreError as error:
+            assert sample.cell is not None
+            yield SampleUnscorable(sample.cell, str(error))
+            continue
+        hashes[sample.id] = sample.hash
+        if cached is not None:
+            yield cached
             continue
         yield dataclasses.replace(
             sample,
             prompt=None,
             options=(),
-            cell=cell,
-            request=request,
-            hash=hash,
-            prompt_hash=prompt_hash,
-            excerpt=_excerpt(encoder, sample, request),
-            thought_opened=sample.prompt is not None and encoder.thinking.opened_by(sample.prompt),
-            replaces=sample.id in answered,
+            excerpt=_excerpt(encoder, sample),
+            replaces=stored.has_id(sample.id),
         )
 
 
-def _prompt_ids(event: SampleCached | SampleRequest) -> Any:
+def _cached(sample: SampleRequest, stored: StoredAnswers, thinking: Thinking) -> SampleCached | None:
+    """The event of a sample that the run holds an answer to; None where it has to be answered.
+
+    Raises:
+        ScoreError: the stored answer cannot be scored.
+    """
+    assert sample.cell is not None
+    own = stored.own(sample.id, sample.hash)
+    record = stored.other(sample.hash) if own is None else own
+    if record is None:
+        return None
+    try:
+        line = scored_again(sample, record, thinking)
+    except NotStoredWhole:
+        return None
+    if own is None:
+        return SampleCached(sample.cell, sample.prompt_tokens, line, "relabelled")
+    if says_the_same(line, record):
+        return SampleCached(sample.cell, sample.prompt_tokens)
+    return SampleCached(sample.cell, sample.prompt_tokens, line, "rescored")
+
+
+def _prompt_ids(event: SampleCached | SampleUnscorable | SampleRequest) -> Any:
     """The token ids of a pending prompt; None for every other event."""
     return event.request.ids if isinstance(event, SampleRequest) and isinstance(event.request, Prompt) else None
 
 
-def _excerpt(encoder: Encoder, sample: SampleRequest, request: Prompt | Question) -> dict[str, Any]:
+def _excerpt(encoder: Encoder, sample: SampleRequest) -> dict[str, Any]:
     """What a person needs to see of a prompt of up to 128K tokens: head, tail, and the text around each needle."""
     text = sample.prompt if sample.prompt is not None else sample.options[0][0]
     needles: list[str] = []
-    if isinstance(request, Prompt):
+    if isinstance(request := sample.request, Prompt):
         positions = sample.extra.get("ruler", {}).get("evidence_tokens", [])[:8]
         needles = [encoder.tokenizer.decode(request.ids[max(0, at - 8) : at + 32]) for at in positions]
     tail = text[-_EXCERPT:] if len(text) > _EXCERPT else ""

@@ -67,13 +67,14 @@ class _CellsLeft:
         return [cell for setting in self.settings(model) for cell in self._cells[model, setting.label]]
 
     def assignment(self, model: str, setting: str) -> Assignment:
-        """The cells of one model and setting, longest prompts first, with the hashes that the run has answers for."""
+        """The cells of one model and setting, longest prompts first, with the files that may hold their answers."""
         if (model, setting) not in self._assignments:
             cells = tuple(sorted(self._cells[model, setting], key=lambda cell: -cell.length))
             store = self._session.store
             fingerprint = store.manifest["models"][model]["fingerprint"]
-            answered = {cell: store.known(cell) for cell in cells}
-            self._assignments[model, setting] = Assignment(model, setting, cells, fingerprint, answered)
+            decoding = store.manifest["decoding"][fingerprint]
+            files = {cell: (store.samples_path(cell), *store.earlier_files_like(cell)) for cell in cells}
+            self._assignments[model, setting] = Assignment(model, setting, cells, fingerprint, files, decoding)
         return self._assignments[model, setting]
 
     def replace(self, model: str, setting: str, cells: Sequence[Cell]) -> None:

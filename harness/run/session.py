@@ -13,6 +13,7 @@ from harness.run.plan import Plan
 from harness.run.prefetching import Prefetcher
 from harness.run.progress import Progress
 from harness.store import Store
+from harness.store.arithmetic import other_arithmetic
 from harness.types import Cell
 
 
@@ -46,15 +47,19 @@ EngineFactory = Callable[[Model, Sequence[ContextSetting], EngineOptions], RunEn
 class Tally:
     """What a session did.
 
-    `asked`: samples sent to an engine; `reused`: samples whose answer was stored already; `redone`: those of `asked`
-    that have an answer to an older prompt; `failed`: keys of the cells that failed. `sent_tokens`: prompt tokens of the
-    answers; `cached_tokens` of them were in the prefix cache. `seconds`: from the first request to the last answer,
-    summed over the settings of all models.
+    `asked`: samples sent to an engine; `answered`: those whose answer was stored; `redone`: those of `answered` that
+    had an answer to an older prompt; `reused`: samples whose answer was stored already; `rescored`: those of `reused`
+    whose references or scores were others; `relabelled`: those that another label had answered; `failed`: keys of the
+    cells that failed. `sent_tokens`: prompt tokens of the answers; `cached_tokens` of them were in the prefix cache.
+    `seconds`: from the first request to the last answer, summed over the settings of all models.
     """
 
     asked: int = 0
-    reused: int = 0
+    answered: int = 0
     redone: int = 0
+    reused: int = 0
+    rescored: int = 0
+    relabelled: int = 0
     failed: list[str] = field(default_factory=list)
     sent_tokens: int = 0
     cached_tokens: int = 0
@@ -71,6 +76,7 @@ class Session:
     prefetcher: Prefetcher
     engine_factory: EngineFactory
     tally: Tally = field(default_factory=Tally)
+    arithmetic: dict[str, str] = field(default_factory=dict)  # model label -> key of what its engine computes with
 
     def fail(self, cell: Cell, error: str) -> None:
         """Record that `cell` failed, and why, in the run, in the tally and on the screen."""
@@ -83,6 +89,11 @@ class Session:
         models = dict(self.store.manifest["models"])
         models[label] = {**models[label], "engine": facts}
         self.store.update_manifest(models=models)
+        if arithmetic := facts.get("arithmetic"):
+            known, found = self.store.manifest.get("arithmetic") or {}, self.store.arithmetic(label)
+            if label not in self.arithmetic and (warning := other_arithmetic(known, found, arithmetic)):
+                self.progress.say(f"{label}: {warning}")
+            self.arithmetic[label] = self.store.record_arithmetic(arithmetic)
 
 
 class LiveEngine:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-import math
 import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
@@ -14,18 +13,19 @@ from harness.benchmarks.protocol import Setup
 from harness.config import ContextSetting
 from harness.engine.requests import (
     Answer,
-    Choice,
     Completion,
     EngineError,
     Prompt,
     Question,
+    RequestError,
     SampleRequest,
     SelfCheckError,
 )
-from harness.run.answers import answer_text, with_tags
-from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached
+from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached, SampleUnscorable
+from harness.run.scoring import ScoreError, scored_sample
 from harness.run.session import LiveEngine, Session
-from harness.types import Cell, GatedevalError, Sample
+from harness.store.stored import count_ids
+from harness.types import Cell
 
 
 class Ending(enum.Enum):
@@ -63,6 +63,7 @@ class SettingRun:
         self.prefetch_next = prefetch_next
         self.pending: dict[Hashable, SampleRequest] = {}  # by the request's key: sent to the engine, not answered yet
         self.failed: set[Cell] = set()
+        self.produced: set[Cell] = set()  # cells of which every sample's content hash is known
 
     @functools.cached_property
     def _setup(self) -> Setup:
@@ -84,7 +85,7 @@ class SettingRun:
         except SelfCheckError as error:
             self._fail_unfinished(str(error))  # the engine lives, and other settings may be right
         except EngineError as error:
-            return self._engine_failed(str(error))
+            return self._engine_failed(error)
         finally:
             requests.close()
         for cell in self.assignment.cells:
@@ -93,9 +94,11 @@ class SettingRun:
         return SettingEnd(ending=Ending.DONE)
 
     def _needs_engine(self) -> bool:
-        """Whether the run holds fewer samples than planned: the engine is needed, whatever the hashes will be."""
-        answered, planned = self.assignment.answered, self.session.store.planned
-        return any(len(answered[cell]) < (planned(cell) or 0) for cell in self.assignment.cells)
+        """Whether fewer samples of a cell are stored than planned: the engine is needed, whatever the hashes are."""
+        files, planned = self.assignment.files, self.session.store.planned
+        return any(
+            max(map(count_ids, files.get(cell, ())), default=0) < (planned(cell) or 0) for cell in self.assignment.cells
+        )
 
     def _answer(self, requests: Generator[Prompt | Question | None]) -> None:
         """Let the engine answer all requests. No engine is used if every sample is cached."""
@@ -119,16 +122,23 @@ class SettingRun:
                     yield None
                 case CellStarted(cell):
                     self.session.progress.enter(cell)
-                case SampleCached(cell, tokens):
+                case SampleCached(cell, tokens, line, found):
                     tally.reused += 1
+                    if line is not None:
+                        tally.rescored += found == "rescored"
+                        tally.relabelled += found == "relabelled"
+                        self.session.store.append(cell, line)
                     self.session.progress.advance(cell, tokens, 0, reused=True)
                 case SampleRequest(request=Prompt() | Question() as request):
                     tally.asked += 1
-                    tally.redone += event.replaces
                     self.pending[request.key] = event
                     yield request
+                case SampleUnscorable(cell, error):
+                    if cell not in self.failed:
+                        self._fail(cell, error)
                 case CellFinished(cell, hashes):
                     self.session.store.expect(cell, hashes)
+                    self.produced.add(cell)
                 case CellFailed(cell, error):
                     self._fail(cell, error)
         self.prefetch_next()
@@ -143,26 +153,35 @@ class SettingRun:
         if cell in self.failed:
             return
         try:
-            scored = scored_sample(sample, answer, self._setup)
+            scored = scored_sample(sample, answer, self._setup, self.session.arithmetic.get(cell.model, ""))
         except ScoreError as error:
             self._fail(cell, str(error))
             return
         self.session.store.append(cell, scored)
+        tally.answered += 1
+        tally.redone += sample.replaces
         answer_tokens = answer.tokens if isinstance(answer, Completion) else 1
         self.session.progress.advance(cell, sample.prompt_tokens, answer_tokens)
 
-    def _engine_failed(self, error: str) -> SettingEnd:
-        """The result after an engine's error. The cells that a running engine was working on fail."""
-        cells = self.assignment.cells
+    def _engine_failed(self, error: EngineError) -> SettingEnd:
+        """The result after an engine's error.
+
+        An error about one request fails that request's cell, and no other cell. Otherwise the cells fail that the
+        engine was working on.
+        """
+        cells, text = self.assignment.cells, str(error)
         if self.engine.engine is None:
-            return SettingEnd(ending=Ending.ENGINE_CANNOT_START, error=error, left=cells)
-        working_on = {sample.cell for sample in self.pending.values()}
+            return SettingEnd(ending=Ending.ENGINE_CANNOT_START, error=text, left=cells)
+        if isinstance(error, RequestError) and error.key in self.pending:
+            working_on = {self.pending[error.key].cell}
+        else:
+            working_on = {sample.cell for sample in self.pending.values()}
         for cell in cells:
             # An engine that died before its first request would die again: then every unfinished cell fails.
             if cell not in self.failed and (cell in working_on or not (working_on or self._complete(cell))):
-                self._fail(cell, error)
+                self._fail(cell, text)
         left = tuple(cell for cell in cells if cell not in self.failed and not self._complete(cell))
-        return SettingEnd(ending=Ending.ENGINE_LOST, error=error, left=left)
+        return SettingEnd(ending=Ending.ENGINE_LOST, error=text, left=left)
 
     def _fail_unfinished(self, error: str) -> None:
         """Fail every cell of the setting that has not all its answers."""
@@ -172,51 +191,13 @@ class SettingRun:
                 self._fail(cell, error)
 
     def _complete(self, cell: Cell) -> bool:
+        """Whether every sample of the cell has an answer with the content hash of today.
+
+        False as long as these hashes are not known: what an earlier session stored may be answers to other prompts.
+        """
         planned = self.session.store.planned(cell)
-        return planned is not None and len(self.session.store.done(cell)) >= planned
+        return cell in self.produced and planned is not None and len(self.session.store.done(cell)) >= planned
 
     def _fail(self, cell: Cell, error: str) -> None:
         self.failed.add(cell)
         self.session.fail(cell, error)
-
-
-class ScoreError(GatedevalError):
-    """An answer that cannot be scored. Its cell fails: leaving the sample out would give a wrong number silently."""
-
-
-def scored_sample(sample: SampleRequest, answer: Answer, setup: Setup) -> Sample:
-    """The line that is stored for one answered sample. Raises ScoreError when there is no finite score."""
-    extra = {
-        "prompt_hash": sample.prompt_hash,
-        "prompt": sample.excerpt,
-        **sample.extra,
-        "cached_tokens": answer.cached_tokens,
-    }
-    if isinstance(answer, Choice):
-        text, tokens, reason = "", 0, "choose"
-        response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
-        extra["logprobs"] = list(answer.logprobs)
-    else:
-        response = with_tags(answer.text, answer.token_ids, setup.tokenizer, setup.thinking.tags)
-        tokens, reason = answer.tokens, answer.finish_reason
-        if setup.thinking.allowed:
-            extra["thought_opened"] = sample.thought_opened
-        try:
-            text = answer_text(response, setup.thinking, sample.thought_opened, sample.stop, sample.label)
-        except GatedevalError as error:
-            raise ScoreError(str(error)) from error
-    scores = sample.score(answer, text)
-    if not scores or any(not math.isfinite(value) for value in scores.values()):
-        raise ScoreError(f"{sample.label}: no finite score ({scores})")
-    return Sample(
-        id=sample.id,
-        hash=sample.hash,
-        prompt_tokens=sample.prompt_tokens,
-        references=sample.references,
-        response=response,
-        response_tokens=tokens,
-        finish_reason=reason,
-        scores=scores,
-        seconds=round(answer.seconds, 4),
-        extra=extra,
-    )

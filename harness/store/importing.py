@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from harness.store.manifest import MANIFEST
 from harness.store.run import Store
-from harness.types import Cell, Sample
+from harness.types import Cell, GatedevalError, Sample
 
 
 def import_predictions(
@@ -24,12 +25,20 @@ def import_predictions(
 
     The file's columns are task, references, prediction (and the names other harnesses use for them). `length`:
     RULER's length in tokens, which such files do not have; 0 where it is not known. `task`: for files without a task
-    column. Samples are numbered per task in file order; token counts are not known and recorded as 0. Raises
-    GatedevalError naming file and row.
+    column. Samples are numbered per task in file order; token counts are not known and recorded as 0.
+
+    Raises:
+        GatedevalError: a row that cannot be read (naming file and row), a file without rows, a negative length, or
+            another run at `out` already. (Importing a file a second time is no error, and changes nothing.)
     """
     from tasks.ruler.scoring import read_predictions, score
 
     file = Path(file)
+    if length < 0:
+        raise GatedevalError(f"length {length}: RULER's length is a number of tokens; 0 says that it is not known")
+    if not file.is_file():
+        raise GatedevalError(f"no file {file}; give a prediction file (JSON lines or CSV)")
+    data = {file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}}
     samples: dict[Cell, list[Sample]] = {}
     for row in read_predictions(file, task):
         cell = Cell(model, context, "ruler", row.task, length)
@@ -49,6 +58,8 @@ def import_predictions(
                 extra=facts,
             )
         )
+    if not samples:
+        raise GatedevalError(f"{file}: it has no rows, so there is nothing to import")
     manifest = {
         "config": {
             "models": [{"label": model, "path": file.name}],
@@ -56,8 +67,12 @@ def import_predictions(
             "benchmarks": [{"ruler": sorted({c.task for c in samples}), "lengths": [length]}],
         },
         "caption": [f"imported predictions: {file.name}; token counts are not known"],
-        "data": {file.name: {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}},
+        "data": data,
     }
+    if (Path(out) / MANIFEST).exists():
+        there_already = Store.read(Path(out))
+        if there_already.manifest.get("data") != data or set(there_already.cells) != set(samples):
+            raise GatedevalError(f"there is another run at {out} already; give another name")
     with Store.open(Path(out), manifest, cells={cell: len(rows) for cell, rows in samples.items()}) as store:
         for cell, rows in samples.items():
             store.expect(cell, {s.id: s.hash for s in rows})

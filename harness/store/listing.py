@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.store.files import is_locked
-from harness.store.manifest import MANIFEST
+from harness.store.manifest import MANIFEST, instant
 from harness.store.run import Store
 from harness.types import GatedevalError
 
@@ -42,7 +42,7 @@ def list_runs(root: Path | str) -> list[dict[str, Any]]:
                 "end": facts.get("end"),
             }
         )
-    return sorted(runs, key=lambda run: str(run["start"]), reverse=True)
+    return sorted(runs, key=lambda run: instant(run["start"]), reverse=True)
 
 
 def rebuild(path: Path | str) -> list[Path]:

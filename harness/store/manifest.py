@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -22,6 +23,18 @@ _LONGEST_NAME = 240  # characters of a cell's file name; file systems allow 255 
 def now() -> str:
     """The time as a manifest has it: UTC, seconds, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def instant(time: Any) -> float:
+    """A manifest's time as seconds since 1970, for comparisons: times may have any offset from UTC.
+
+    Without an offset it is UTC. What is no time (a run that never started, an edited file) is before all others.
+    """
+    try:
+        parsed = datetime.fromisoformat(str(time))
+    except ValueError:
+        return -math.inf
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -54,11 +67,14 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int | None]) -> dict[str, Any]:
     """The manifest at the start of a session: `facts` and the plan.
 
-    A resumed run keeps its first start, its earlier sessions and the failures of cells that are still planned.
+    A resumed run keeps its first start, its earlier sessions, what is known of its models' engines and of the
+    arithmetic of its answers, and the failures of cells that are still planned. `unverified`: cells whose stored
+    answers may be those of another plan; `Store.expect` says which are not.
     """
     old = read_manifest(path) if (path / MANIFEST).exists() else {}
     session = {"start": now(), "pid": os.getpid(), "host": socket.gethostname()}
     keys = {cell.key for cell in cells}
+    changed = bool(old) and _inputs(facts) != _inputs(old)
     return {
         "gatedeval": __version__,
         "name": path.name,
@@ -68,8 +84,65 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
         "state": "running",
         "sessions": [*old.get("sessions", []), session],
         "failures": {key: error for key, error in old.get("failures", {}).items() if key in keys},
+        **{what: kept for what, kept in _kept(facts, old).items() if kept},
+        "unverified": sorted(keys if changed else keys & set(old.get("unverified", []))),
         "cells": [{**dataclasses.asdict(cell), "planned": planned} for cell, planned in cells.items()],
     }
+
+
+_NO_INPUT = ("name", "results", "caption", "data", "path", "subfolder", "revision", "tokenizer")
+"""Entries of a config and of its models that no answer depends on, or that other facts of the manifest say better."""
+
+
+def _inputs(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a session's answers depend on, as far as a manifest says. Where two differ, stored answers may be stale."""
+    config = {k: v for k, v in (manifest.get("config") or {}).items() if k not in _NO_INPUT}
+    models = [{k: v for k, v in entry.items() if k not in _NO_INPUT} for entry in config.get("models") or []]
+    facts = manifest.get("models") or {}
+    return {
+        "config": finite({**config, "models": models}),
+        "models": {label: [entry.get(k) for k in ("fingerprint", "tokenizer")] for label, entry in facts.items()},
+        "data": {name: (entry or {}).get("sha256") for name, entry in (manifest.get("data") or {}).items()},
+    }
+
+
+def _kept(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What later sessions add to, and never forget."""
+    return {
+        "models": _with_engines(facts.get("models") or {}, old.get("models") or {}),
+        "decoding": _first_decoding(facts, old),
+        "arithmetic": {**(facts.get("arithmetic") or {}), **(old.get("arithmetic") or {})},
+    }
+
+
+def _with_engines(models: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """`models`; each with the engine facts that an earlier session recorded of the same weights, where it has none."""
+    engines = {entry.get("fingerprint"): entry["engine"] for entry in old.values() if "engine" in entry}
+    for label, entry in old.items():  # two labels may have the same weights: one's own facts are the best
+        if "engine" in entry and (models.get(label) or {}).get("fingerprint") == entry.get("fingerprint"):
+            engines[label] = entry["engine"]
+    known = {label: engines.get(label, engines.get(entry.get("fingerprint"))) for label, entry in models.items()}
+    return {
+        label: entry if "engine" in entry or known[label] is None else {**entry, "engine": known[label]}
+        for label, entry in models.items()
+    }
+
+
+def _first_decoding(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, str]:
+    """Fingerprint -> how the tokenizer decoded when the run's first answers of these weights were written.
+
+    Content hashes name the decoding only where it differs from this, so that those of older runs stay valid. Of a run
+    that has recorded none, the hash of all tokenizer files is known: if these are the same, the decoding is.
+    """
+    first: dict[str, str] = dict(old.get("decoding") or {})
+    for entry in (old.get("models") or {}).values():
+        if entry.get("fingerprint"):
+            first.setdefault(entry["fingerprint"], f"files {entry.get('tokenizer')}")
+    for entry in (facts.get("models") or {}).values():
+        fingerprint = entry.get("fingerprint")
+        if fingerprint and "decoding" in entry and first.get(fingerprint) in (None, f"files {entry.get('tokenizer')}"):
+            first[fingerprint] = entry["decoding"]
+    return first
 
 
 def cells_of(manifest: Mapping[str, Any], path: Path) -> dict[Cell, int | None]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.store.manifest import MANIFEST
+from harness.store.arithmetic import differing
+from harness.store.manifest import MANIFEST, instant
 from harness.store.run import Store
 from harness.store.scores import pair
 from harness.types import Cell, GatedevalError
@@ -129,8 +130,14 @@ def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
     caption = list(dict.fromkeys([*(first.get("caption") or []), *(second.get("caption") or [])]))
     facts = [fact for fact in ("gatedeval", "seed", "hardware", "versions") if first.get(fact) != second.get(fact)]
     caption += [f"merged from two runs whose {f} differs: {_brief(first.get(f), second.get(f))}" for f in facts]
+    caption += [line] if (line := _other_arithmetic(left, right)) else []
+    decoding = {**(second.get("decoding") or {}), **(first.get("decoding") or {})}
+    decoding |= {key: "mixed" for key, value in (second.get("decoding") or {}).items() if decoding[key] != value}
     return {
         **{fact: value for fact, value in first.items() if fact not in ("name", "end", "state")},
+        "arithmetic": {**(second.get("arithmetic") or {}), **(first.get("arithmetic") or {})},
+        "decoding": decoding,
+        "start": min(filter(None, (first.get("start"), second.get("start"))), key=instant, default=None),
         "config": config,
         "models": {**(second.get("models") or {}), **(first.get("models") or {})},
         "options": {**(second.get("options") or {}), **(first.get("options") or {})},
@@ -147,6 +154,20 @@ def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
         "failures": {},
         "sessions": [],
     }
+
+
+def _other_arithmetic(left: Store, right: Store) -> str | None:
+    """The caption line of two runs whose answers were mostly computed under different arithmetic; None if they agree.
+
+    The joined run's own caption then counts the mixed answers (`harness.store.arithmetic.mixed_line`).
+    """
+    most = []
+    for run in (left, right):
+        found = run.arithmetic()
+        most.append((run.manifest.get("arithmetic") or {}).get(max(found, key=lambda key: found[key], default="")))
+    if most[0] == most[1] or None in most:
+        return None
+    return f"merged from two runs whose arithmetic differs: {differing(*most)}"
 
 
 def _brief(a: Any, b: Any) -> str:

@@ -10,15 +10,18 @@ results/<name>/run.json               manifest: resolved config, versions, finge
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from harness.store import manifest as manifests
+from harness.store.arithmetic import key_of
 from harness.store.files import Appender, RunLock, explain, to_line, write_atomic
 from harness.store.manifest import MANIFEST
 from harness.store.scores import CellScores, Expected, each_sample, read_scores, select, within_plan
+from harness.store.stored import files_like
 from harness.store.summary import CellSummary, summarise, to_csv
 from harness.types import Cell, GatedevalError, Sample
 
@@ -38,8 +41,9 @@ class Store:
         self.cells: Mapping[Cell, int | None] = dict(cells)
         self._lock = lock
         self._appenders: dict[Cell, Appender] = {}
-        self._expected = Expected(path / "expected")
+        self._expected = Expected(path / "expected", manifest.get("unverified", ()))
         self._scores: dict[Cell, CellScores] = {}
+        self._earlier_files = sorted((path / "samples").glob("*.jsonl"))  # those of earlier sessions
 
     @classmethod
     def open(cls, path: Path, manifest: dict[str, Any], *, cells: Mapping[Cell, int | None]) -> Store:
@@ -99,16 +103,27 @@ class Store:
         """The cell's sample file; it exists once a sample is finished."""
         return self.path / "samples" / f"{cell.key}.jsonl"
 
+    def earlier_files_like(self, cell: Cell) -> tuple[Path, ...]:
+        """Sample files of the cell's task that an earlier session wrote under other labels of model and context.
+
+        A label may have been changed since; the content hashes of the lines say whether they are the cell's answers.
+        """
+        return files_like(self._earlier_files, cell)
+
     def expect(self, cell: Cell, hashes: Mapping[str, str]) -> None:
         """Record which samples (id -> content hash) the plan asks for, once the prompts are known.
 
         From then on, lines with another id or another hash (other weights behind the same path, other seed, other
         prompt) count nowhere, also for a reader of a run that is half redone. The lines stay in the file, so going back
-        to the old setting finds them again. Optional: without it the last line of every id counts.
+        to the old setting finds them again. Without it the last line of every id counts; but after a session with other
+        inputs (`unverified` in the manifest) none does.
         """
         self._writable()
+        unverified = cell.key in self._expected.unverified
         self._expected.set(cell, hashes)
         self._scores.pop(cell, None)
+        if unverified:
+            self.update_manifest(unverified=sorted(self._expected.unverified))
 
     def done(self, cell: Cell) -> dict[str, str]:
         """id -> content hash of every finished sample, by the last line of an id. A torn line is not finished.
@@ -142,7 +157,10 @@ class Store:
             while len(self._appenders) >= _MAX_OPEN:
                 self._appenders.pop(next(iter(self._appenders))).close()
             appender = self._appenders[cell] = Appender(self.samples_path(cell))
-        appender.append(to_line(dataclasses.asdict(sample)))
+        record = dataclasses.asdict(sample)
+        if not sample.arithmetic:
+            del record["arithmetic"]
+        appender.append(to_line(record))
         self._scores.pop(cell, None)
 
     def samples(self, cell: Cell) -> Iterator[Sample]:
@@ -191,6 +209,21 @@ class Store:
         """Forget a cell's failure."""
         if self.failures.pop(cell.key, None) is not None:
             self._write_manifest()
+
+    def arithmetic(self, model: str | None = None) -> Counter[str]:
+        """How many answers (of one model) each key of the manifest's `arithmetic` computed; "": not recorded."""
+        found: Counter[str] = Counter()
+        for cell in self.cells:
+            if model in (None, cell.model):
+                found.update(self.scores(cell).arithmetic)
+        return found
+
+    def record_arithmetic(self, facts: Mapping[str, Any]) -> str:
+        """Put what an engine computes with into the manifest; returns the key by which samples name it."""
+        key = key_of(facts)
+        if key not in (known := self.manifest.setdefault("arithmetic", {})):
+            self.update_manifest(arithmetic={**known, key: dict(facts)})
+        return key
 
     def update_manifest(self, **facts: Any) -> None:
         """Put facts into run.json, atomically."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class CellScores:
     `metrics`: name -> float64 (n,), NaN where a sample has no such score; the first is the headline.
     `prompts`: int64 (n,), equal where two samples have the same prompt. Comparable within one process only.
     `finish`: int8 (n,), an index into `FINISH`. `prompt_tokens`: int64 (n,). `unreadable`: lines that are not JSON.
+    `arithmetic`: how many answers each key of the manifest's `arithmetic` computed; "" where none is recorded.
     """
 
     ids: list[str]
@@ -34,6 +36,7 @@ class CellScores:
     finish: NDArray[np.int8]
     prompt_tokens: NDArray[np.int64]
     unreadable: int = 0
+    arithmetic: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def capped(self) -> NDArray[np.bool_]:
@@ -78,13 +81,17 @@ def pair(left: CellScores, right: CellScores) -> Pairing:
 class Expected:
     """expected/CELL.json of a run: sample id -> content hash that the plan asks for. Each file is read once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, unverified: Iterable[str] = ()) -> None:
+        """`unverified`: keys of cells whose record may be another plan's; until it is set, nothing is expected."""
         self.folder = folder
+        self.unverified = set(unverified)
         self._cells: dict[Cell, dict[str, str] | None] = {}
         self._set: set[Cell] = set()
 
     def get(self, cell: Cell) -> dict[str, str] | None:
         """id -> content hash; None where no session has recorded it. Raises GatedevalError for a damaged file."""
+        if cell.key in self.unverified:
+            return {}
         if cell not in self._cells:
             file = self._file(cell)
             try:
@@ -99,6 +106,7 @@ class Expected:
 
     def set(self, cell: Cell, hashes: Mapping[str, str]) -> None:
         """Record the expected hashes of a cell, on disk where they have changed."""
+        self.unverified.discard(cell.key)
         if self.get(cell) != dict(hashes):
             write_atomic(self._file(cell), json.dumps(dict(hashes), separators=(",", ":")))
         self._cells[cell] = dict(hashes)
@@ -185,7 +193,7 @@ def within_plan(ids: Sequence[str], planned: int | None) -> list[str]:
 
 def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | None) -> CellScores:
     """A cell's columns from its sample file; a missing file is a cell with no samples."""
-    slim: dict[str, tuple[dict[str, float | None], int, int, int]] = {}
+    slim: dict[str, tuple[dict[str, float | None], int, int, int, str]] = {}
     names: dict[str, None] = {}  # an ordered set: the first metric seen is the headline
 
     def use(id: str, record: dict[str, Any]) -> None:
@@ -197,6 +205,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
             _prompt_identity(record),
             FINISH.index(reason) if (reason := record.get("finish_reason")) in FINISH else 0,
             int(record.get("prompt_tokens") or 0),
+            str(record.get("arithmetic") or ""),
         )
 
     unreadable = each_sample(path, expected, use)
@@ -213,6 +222,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         finish=np.array([row[2] for row in rows], dtype=np.int8),
         prompt_tokens=np.array([row[3] for row in rows], dtype=np.int64),
         unreadable=unreadable,
+        arithmetic=Counter(row[4] for row in rows),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.benchmarks.presentation import Planned, Presentation, presentation_of
 from harness.store import Store
+from harness.store.arithmetic import mixed_line
 from harness.tables.aggregates import describe, tasks_of
 from harness.tables.layout import DASH, Entry, Table
 from harness.tables.paired import ALPHA, Comparison
@@ -144,6 +145,8 @@ def setting_lines(store: Store) -> list[str]:
         texts = ", ".join(k if v is True else f"{k} {v}" for k, v in options.items())
         lines.append(f"Divergences from upstream that were on: {texts}.")
     lines += capped_lines(store)
+    if mixed := mixed_line(store.manifest.get("arithmetic") or {}, store.arithmetic()):
+        lines.append(mixed)
     unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
     if unreadable:
         lines.append(

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from harness.config import ContextSetting, Model, from_dict
-from harness.engine.requests import Completion, EngineError, Prompt, Question
+from harness.config import ContextSetting, Model, from_dict, to_dict
+from harness.engine.requests import Completion, EngineError, Prompt, Question, RequestError
 from harness.run.plan import Plan, build
 from harness.run.progress import Progress
 from harness.run.runner import run
@@ -27,13 +27,15 @@ class FakeEngine:
     die_under: ClassVar[dict[str, int]] = {}
     dies_always: ClassVar[bool] = False
     start_error: ClassVar[str] = ""
+    refuses: ClassVar[str] = ""  # text of the key of a request that it gives up on, once
+    facts_of_all: ClassVar[dict[str, Any]] = {}
     switches: ClassVar[bool] = True
 
     def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: Any) -> None:
         self.starts.append([c.label for c in contexts])
         if self.start_error:
             raise EngineError(self.start_error)
-        self.facts: dict[str, Any] = {"model_class": "FakeEngine"}
+        self.facts: dict[str, Any] = {"model_class": "FakeEngine", **self.facts_of_all}
         self.setting = contexts[0]
         self.under = contexts[0].label
         self.closed = False
@@ -55,6 +57,9 @@ class FakeEngine:
             if answers == self.die_under.get(self.setting.label, -1):
                 del self.die_under[self.setting.label]
                 raise EngineError("the engine died: killed by the test")
+            if str(request.key) == self.refuses:
+                FakeEngine.refuses = ""
+                raise RequestError(request.key, "the engine gave up with finish reason 'error'")
             answers += 1
             yield Completion(request.key, "word", 1, "stop", 0.0, sent_tokens=len(request.ids))
 
@@ -66,7 +71,8 @@ class FakeEngine:
 def reset_engine() -> None:
     FakeEngine.starts.clear()
     FakeEngine.die_under.clear()
-    FakeEngine.start_error, FakeEngine.dies_always = "", False
+    FakeEngine.start_error, FakeEngine.refuses, FakeEngine.dies_always = "", "", False
+    FakeEngine.facts_of_all = {}
     FakeEngine.switches = True
 
 
@@ -168,3 +174,85 @@ def test_an_answer_between_two_deaths_starts_the_count_again(tiny: Path, tmp_pat
     assert answered(tmp_path / "run") == {
         ("first", 1024): 1, ("first", 512): 3, ("second", 1024): 1, ("second", 512): 3,
     }  # fmt: skip
+
+
+def test_answers_are_counted_and_not_requests(tiny: Path, tmp_path: Path) -> None:
+    """An engine that dies at its first answer was asked, and nothing was answered."""
+    FakeEngine.die_under |= {"first": 0, "second": 0}
+    state, tally = run_once(tiny, tmp_path / "run")
+    stored = sum(answered(tmp_path / "run").values())
+    assert state == "incomplete"
+    assert tally.answered == stored < tally.asked
+
+
+def test_a_failure_about_one_request_names_its_own_sample_and_spares_the_other_cells(
+    tiny: Path, tmp_path: Path
+) -> None:
+    FakeEngine.refuses = "ruler fwe at 512, sample 1"
+    state, tally = run_once(tiny, tmp_path / "run")
+    assert (state, tally.failed) == ("incomplete", ["a__first__ruler__fwe__512"])
+    assert Store.read(tmp_path / "run").failures == {
+        "a__first__ruler__fwe__512": "ruler fwe at 512, sample 1: the engine gave up with finish reason 'error'"
+    }
+    assert answered(tmp_path / "run") == {
+        ("first", 1024): 3, ("first", 512): 1, ("second", 1024): 3, ("second", 512): 3,
+    }  # fmt: skip
+
+
+def test_a_resume_under_other_arithmetic_warns_and_the_caption_counts_its_answers(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.export import export_run
+
+    FakeEngine.facts_of_all = {"arithmetic": {"device": "cpu", "enforce_eager": True, "ranks": 1}}
+    FakeEngine.die_under["second"] = 1
+    made = plan(tiny)
+    run(made, tmp_path / "run", progress=Progress(made, quiet=False), engine_factory=FakeEngine)
+    assert "other arithmetic" not in capsys.readouterr().err
+    FakeEngine.facts_of_all = {"arithmetic": {"device": "cpu", "enforce_eager": False, "ranks": 1}}
+    run(made, tmp_path / "run", progress=Progress(made, quiet=False), engine_factory=FakeEngine)
+    [line] = [x for x in capsys.readouterr().err.splitlines() if "other arithmetic" in x]
+    assert line == (
+        "a: 10 stored answers were computed under other arithmetic (enforce_eager true / false);"
+        " new answers stand beside them, and the caption counts them"
+    )
+    caption = " ".join(export_run(tmp_path / "run").split())
+    assert "2 of 12 answers were computed under other arithmetic than the rest: enforce_eager true / false." in caption
+    store = Store.read(tmp_path / "run")
+    keys = {s.arithmetic for cell in store.cells for s in store.samples(cell)}
+    assert keys == set(store.manifest["arithmetic"]), "every sample names what computed it"
+
+
+def test_answers_of_before_without_a_record_of_their_arithmetic_are_told(tiny: Path, tmp_path: Path) -> None:
+    from harness.export import export_run
+
+    FakeEngine.die_under["second"] = 1
+    run_once(tiny, tmp_path / "run")
+    assert "arithmetic" not in export_run(tmp_path / "run", allow_partial=True), "nothing is known, nothing is said"
+    FakeEngine.facts_of_all = {"arithmetic": {"device": "cpu"}}
+    run_once(tiny, tmp_path / "run")
+    caption = " ".join(export_run(tmp_path / "run").split())
+    assert "2 of 12 answers were computed under other arithmetic than the rest: not recorded." in caption
+
+
+def test_a_lost_engine_leaves_no_cell_with_the_answers_of_an_older_config(tiny: Path, tmp_path: Path) -> None:
+    """Every cell of the resumed run holds answers under another RoPE base, and the engine dies at its first sample."""
+    run_once(tiny, tmp_path / "run")
+    data = to_dict(plan(tiny).config)
+    for context in data["contexts"]:
+        context["rope_theta"] *= 3
+    changed = build(from_dict(data))
+    FakeEngine.die_under["first"] = 0
+    state, tally = run(changed, tmp_path / "run", progress=Progress(changed, quiet=True), engine_factory=FakeEngine)
+    store = Store.read(tmp_path / "run")
+    assert state == "incomplete"
+    assert len(tally.failed) == 1
+    assert tally.answered == tally.redone == 9, "the three other cells are answered by a second engine"
+    stale = {s.hash for s in Store.read(write_base(tiny, tmp_path)).samples(next(iter(store.cells)))}
+    for cell in store.cells:
+        assert cell.key in tally.failed or not stale & {s.hash for s in store.samples(cell)}
+
+
+def write_base(tiny: Path, tmp_path: Path) -> Path:
+    run_once(tiny, tmp_path / "base")
+    return tmp_path / "base"

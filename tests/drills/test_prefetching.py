@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import random
@@ -18,7 +19,7 @@ import pytest
 
 from harness.config import from_dict
 from harness.engine.encoding import Encoder
-from harness.engine.requests import Prompt, SampleRequest
+from harness.engine.requests import Completion, Prompt, SampleRequest
 from harness.models.tokenizer import Tokenizer
 from harness.run.order import BLOCK, deepest_first, in_windows, shared_tokens
 from harness.run.plan import Plan, build
@@ -33,6 +34,8 @@ from harness.run.producing import (
     SampleCached,
     produce,
 )
+from harness.run.scoring import scored_sample
+from harness.store.files import to_line
 from harness.types import Cell
 from tests.support import ROOT
 
@@ -54,9 +57,9 @@ def plan(tiny: Path, *benchmarks: dict[str, Any], length: int = 2048, **more: An
 NEEDLES = {"ruler": ["niah_single_1", "fwe"], "lengths": [512, 1024], "samples": 6}
 
 
-def all_cells(made: Plan, answered: dict[Cell, dict[str, set[str]]] | None = None) -> Assignment:
+def all_cells(made: Plan, files: dict[Cell, tuple[Path, ...]] | None = None) -> Assignment:
     """The assignment of every cell of a plan with one model and one setting."""
-    return Assignment("a", "c", tuple(made.cells), "fingerprint", answered or {})
+    return Assignment("a", "c", tuple(made.cells), "fingerprint", files or {})
 
 
 def comparable(event: Event | None) -> Any:
@@ -184,12 +187,17 @@ def test_order_changes_neither_ids_nor_prompts_nor_hashes(tiny: Path) -> None:
     assert hashes(ordered) == hashes(plain)
 
 
-def test_samples_with_an_answer_are_cached_and_not_pending(tiny: Path) -> None:
+def test_samples_with_an_answer_are_cached_and_not_pending(tiny: Path, tmp_path: Path) -> None:
     made = plan(tiny, NEEDLES)
-    known = hashes(made)
-    cell = next(iter(known))
-    answered = {cell: {"0": {known[cell]["0"]}, "1": {"of another prompt"}}}
-    events = [e for e in produce(made, all_cells(made, answered)) if e.cell == cell]
+    first = next(e for e in produce(made, all_cells(made)) if isinstance(e, SampleRequest) and e.id == "0")
+    cell = first.cell
+    assert cell is not None
+    stored = scored_sample(first, Completion("0", "no", 1, "stop", 0.1), False)
+    lines = [stored, dataclasses.replace(stored, id="1", hash="of another prompt")]
+    file = tmp_path / "samples.jsonl"
+    file.write_bytes(b"".join(to_line(dataclasses.asdict(line)) for line in lines))
+    events = [e for e in produce(made, all_cells(made, {cell: (file,)})) if e.cell == cell]
+    assert SampleCached(cell, stored.prompt_tokens) in events
     assert [type(e) for e in events].count(SampleCached) == 1
     assert {e.id: e.replaces for e in events if isinstance(e, SampleRequest)} == {
         "1": True, "2": False, "3": False, "4": False, "5": False,

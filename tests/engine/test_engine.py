@@ -216,6 +216,22 @@ def test_finish_reason_of_an_answer_that_was_cut(engine: Engine) -> None:
     assert stopped.text == text[:3]
 
 
+def test_stop_ids_are_those_of_vllm_and_are_sent_by_name(engine: Engine) -> None:
+    """vLLM's own rule gives the same ids; an answer ends before the first of the ids that its prompt names."""
+    processor = engine.vllm.input_processor
+    own = processor.generation_config_fields.get("eos_token_id")
+    named = set(own) if isinstance(own, list) else {own}
+    assert set(engine.stop_ids) == named | {processor.renderer.get_eos_token_id()}
+
+    [free] = engine.generate([Prompt("free", PROMPT[:33], 12, stop_ids=())])
+    assert (free.finish_reason, free.tokens) == ("length", 12)
+    end = free.token_ids[5]
+    first = free.token_ids.index(end)
+    [ended] = engine.generate([Prompt("ended", PROMPT[:33], 12, stop_ids=(0, end))])
+    assert (ended.finish_reason, ended.token_ids) == ("stop", free.token_ids[: first + 1])
+    assert ended.text == engine.vllm.get_tokenizer().decode(list(free.token_ids[:first]))
+
+
 def test_context_settings_swap_exactly(engine: Engine) -> None:
     starts = Engine.starts
     native = logprobs(engine, PROMPT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from harness.models.tokenizer import Tokenizer
 from harness.store import Store
 from tests.support import ROOT
 from tests.support.in_process import gatedeval
@@ -175,6 +177,33 @@ def test_another_rope_base_needs_new_answers(folder: Path, finished: subprocess.
         "-s", "benchmarks.0.lengths=[512]", cwd=folder)  # fmt: skip
     assert changed.returncode == 0, changed.stderr[-2000:]
     assert "4 samples answered, 4 found finished, 4 of them done again" in changed.stderr
+
+
+@pytest.mark.extended
+def test_an_end_of_text_id_added_to_generation_config_asks_again(folder: Path, tiny: Path) -> None:
+    """The answers that vLLM would now end earlier are not reused; those among options are."""
+    shutil.copytree(tiny / "baseline", folder / "ended")
+    config = "name: ended\nmodels: [{label: m, path: ended, dtype: float32}]\n"
+    config += "contexts: [{label: native, max_length: 1024}]\n"
+    config += "benchmarks: [{ruler: [niah_single_1], lengths: [512], samples: 3}]\nengine: {enforce_eager: true}\n"
+    (folder / "ended.yaml").write_text(config)
+
+    def answers(run: str) -> dict[str, tuple[str, int, str]]:
+        store = Store.read(folder / run)
+        [cell] = store.cells
+        return {s.id: (s.response, s.response_tokens, s.finish_reason) for s in store.samples(cell)}
+
+    assert gatedeval("run", "ended.yaml", "-o", "ended-run", cwd=folder).returncode == 0
+    before = answers("ended-run")
+    words = [Tokenizer(folder / "ended").encode(text, special=False) for text, _, _ in before.values()]
+    (folder / "ended/generation_config.json").write_text(json.dumps({"eos_token_id": [0, words[0][3], words[1][5]]}))
+    again = gatedeval("run", "ended.yaml", "-o", "ended-run", cwd=folder)
+    assert "3 samples answered, 0 found finished, 3 of them done again" in again.stderr
+    assert gatedeval("run", "ended.yaml", "-o", "ended-fresh", cwd=folder).returncode == 0
+    assert answers("ended-run") == answers("ended-fresh") != before
+    assert any(reason == "stop" and tokens < 128 for _, tokens, reason in answers("ended-run").values())
+    manifest = Store.read(folder / "ended-run").manifest
+    assert manifest["models"]["m"]["stop_ids"] == sorted({0, words[0][3], words[1][5]})
 
 
 def test_table_in_every_format(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:

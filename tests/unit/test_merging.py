@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -154,6 +155,62 @@ def test_listing_runs(tmp_path: Path) -> None:
     open_run.close()
 
 
+def test_runs_are_listed_by_the_instant_they_started_whatever_their_offsets(tmp_path: Path) -> None:
+    starts = {
+        "third": "2026-11-30T23:30:00-0500",  # 04:30 UTC on the next day: as text it would come first
+        "second": "2026-12-01T09:00:00+05:30",  # 03:30 UTC
+        "first": "2026-12-01T03:00:00+00:00",
+        "never": "",
+    }
+    for name, start in starts.items():
+        one(tmp_path / name, "gated", start=start)
+        file = tmp_path / name / "run.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "start": start}))
+    assert [run["name"] for run in list_runs(tmp_path)] == ["third", "second", "first", "never"]
+
+
+def test_a_merged_run_started_when_the_first_of_the_two_did(tmp_path: Path) -> None:
+    a = one(tmp_path / "a", "baseline", start="2026-12-01T09:00:00+05:30")
+    b = one(tmp_path / "b", "gated", start="2026-12-01T03:40:00+00:00")
+    assert Store.read(merge(b, a, tmp_path / "m")).manifest["start"] == "2026-12-01T09:00:00+05:30"
+
+
+def test_merged_runs_of_different_arithmetic_say_so(tmp_path: Path) -> None:
+    runs = []
+    for model, eager in (("baseline", True), ("gated", False)):
+        path = one(tmp_path / model, model)
+        with Store.open(path, Store.read(path).manifest, cells=Store.read(path).cells) as store:
+            key = store.record_arithmetic({"enforce_eager": eager, "device": "cpu"})
+            for cell in store.cells:
+                for s in list(store.samples(cell)):
+                    store.append(cell, dataclasses.replace(s, arithmetic=key))
+            store.finish()
+        runs.append(path)
+    merged = merge(*runs, tmp_path / "m")
+    caption = " ".join(export_run(merged).split())
+    total = sum(len(list(Store.read(merged).samples(cell))) for cell in Store.read(merged).cells)
+    assert "merged from two runs whose arithmetic differs: enforce_eager true / false" in caption
+    assert f"{total // 2:,} of {total:,} answers were computed under other arithmetic than the rest" in caption
+
+
+def test_rebuild_after_samples_were_removed(tmp_path: Path) -> None:
+    """The run says what is there: fewer samples, state incomplete, no traceback."""
+    run = one(tmp_path / "r", "gated")
+    files = sorted((run / "samples").iterdir())
+    files[0].unlink()
+    files[1].write_bytes(b"".join(files[1].read_bytes().splitlines(keepends=True)[:5]))
+    rebuild(run)
+    frame = cells_frame(Store.read(run))
+    assert sorted(frame.samples)[:2] == [0, 5]
+    assert Store.read(run).manifest["state"] == "incomplete"
+    for file in files[1:]:
+        file.unlink()
+    (run / "samples").rmdir()
+    rebuild(run)
+    assert cells_frame(Store.read(run)).samples.sum() == 0
+    assert export_run(run, allow_partial=True)
+
+
 def test_derived_files_can_always_be_rebuilt(tmp_path: Path) -> None:
     run = one(tmp_path / "r", "gated")
     derived = (run / "cells.csv").read_bytes()
@@ -197,6 +254,27 @@ def test_imported_predictions_score_as_stated(predictions: Path, tmp_path: Path)
     import_predictions(predictions, run, model="llama", length=4096)
     assert (run / "samples").stat().st_mtime_ns == before, "importing twice adds nothing"
     assert sum(len(f.read_text().splitlines()) for f in (run / "samples").iterdir()) == 6500
+
+
+def test_imports_that_cannot_be_meant_are_one_error_each(tmp_path: Path) -> None:
+    rows = [{"task": "vt", "references": ["A"], "prediction": text} for text in ("A", "b")]
+    first, second, empty = (tmp_path / name for name in ("one.jsonl", "two.jsonl", "none.jsonl"))
+    first.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    second.write_text(json.dumps(rows[0]) + "\n")
+    empty.write_text("")
+    run = import_predictions(first, tmp_path / "r", length=4096)
+    before = export_run(run)
+    for file, target, length, message in (
+        (empty, "e", 4096, "no rows"),
+        (first, "n", -1, "length -1"),
+        (tmp_path / "nowhere.jsonl", "x", 0, "no file"),
+        (second, "r", 4096, "another run"),
+        (first, "r", 8192, "another run"),
+    ):
+        with pytest.raises(GatedevalError, match=message):
+            import_predictions(file, tmp_path / target, length=length)
+        assert target == "r" or not (tmp_path / target).exists()
+    assert export_run(import_predictions(first, run, length=4096)) == before, "the same file again changes nothing"
 
 
 def test_a_degraded_copy_is_found_worse_exactly_where_it_was_degraded(predictions: Path, tmp_path: Path) -> None:

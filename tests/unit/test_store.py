@@ -444,3 +444,31 @@ def test_errors_have_a_remedy() -> None:
         message = str(explain(OSError(number, os.strerror(number)), "write", Path("x")))
         assert message.startswith("cannot write x: ")
         assert ";" in message
+
+
+def test_after_a_change_nothing_counts_until_the_samples_of_a_cell_are_known(tmp_path: Path) -> None:
+    """A session under another config is killed before it has compared the second cell's samples."""
+    cells: dict[Cell, int | None] = {CELL: 1, OTHER: 1}
+
+    def session(seed: int, *expected: Cell) -> Store:
+        store = Store.open(tmp_path / "r", {"config": {"seed": seed, "caption": [str(seed)]}}, cells=cells)
+        for cell in expected:
+            store.expect(cell, {"0": f"{seed}-0"})
+        return store
+
+    with session(1, *cells) as store:
+        for cell in cells:
+            store.append(cell, sample(0, {"score": 1.0}, hash="1"))
+        assert store.finish() == "complete"
+    with session(2, CELL) as store:
+        store.append(CELL, sample(0, {"score": 0.0}, hash="2"))
+        store.fail(OTHER, "the engine died")
+        assert store.finish() == "incomplete", "the other cell has answers of the first config alone"
+    read = Store.read(tmp_path / "r")
+    assert [[s.hash for s in read.samples(cell)] for cell in cells] == [["2-0"], []]
+    assert read.failures == {OTHER.key: "the engine died"}
+    with session(2) as store:
+        assert list(store.samples(OTHER)) == [], "the same config again does not make them right"
+    with session(1, *cells) as store:
+        assert store.finish() == "complete", "going back finds them"
+    assert [[s.hash for s in Store.read(tmp_path / "r").samples(cell)] for cell in cells] == [["1-0"], ["1-0"]]
