@@ -68,6 +68,17 @@ def generic_metric_key(metric: str, length: int) -> str:
     return metric if "," in metric else f"{metric},none"
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A metric of ours that stands beside a benchmark's own, never instead of it, and is not tested for differences.
+
+    `title`: of its column, or of its rows in the table per task. `meaning`: the rest of its line beneath a table.
+    """
+
+    title: str
+    meaning: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Presentation:
     """How one benchmark is shown. Everything but the title has a default that fits any lm-eval task.
@@ -88,6 +99,7 @@ class Presentation:
     metric_titles: Mapping[str, str] = field(
         default_factory=lambda: {"strict-match": "strict", "flexible-extract": "flexible"}
     )  # an lm-eval filter -> title of its column
+    beside: Mapping[str, Beside] = field(default_factory=dict)  # metrics of ours: metric -> how it is shown
     caption: Callable[[Planned], str] = generic_caption  # the line beneath a table; empty for none
     lm_eval_task: Callable[[str], str] = str  # a task -> its name in lm-eval
     lm_eval_group: str | None = None  # the group that lm-eval lists the benchmark's tasks under
@@ -112,6 +124,8 @@ class Presentation:
 
     def metric_title(self, metric: str) -> str:
         """lm-eval's "metric,filter" as a column title; a filter "none" is left out."""
+        if metric in self.beside:
+            return self.beside[metric].title
         name, _, extraction = metric.partition(",")
         if extraction in self.metric_titles:
             return self.metric_titles[extraction]

@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from harness.benchmarks.presentation import Planned, Presentation, register, span_text
+from harness.benchmarks.presentation import Beside, Planned, Presentation, register, span_text
 from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Positive, names_of
 from harness.data.folder import DataFolder
 from harness.engine.requests import Answer, SampleRequest
 from harness.types import Cell, GatedevalError
-from tasks.ruler import NEEDS, TASKS, RulerSample, generate, score
+from tasks.ruler import NEEDS, TASKS, WORD_BOUNDED, RulerSample, generate, scores
 
 _log = logging.getLogger("gatedeval")
 _UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
@@ -152,8 +152,8 @@ class RulerScore:
     references: list[str]
 
     def __call__(self, answer: Answer, text: str) -> dict[str, float]:
-        """The one metric, 0..1."""
-        return {"score": score(self.task, self.references, text)}
+        """RULER's own score, 0..1, and the word-bounded one beside it."""
+        return scores(self.task, self.references, text)
 
 
 _RULER_LM_EVAL = {
@@ -202,10 +202,16 @@ register(
         all_tasks=TASKS,
         rank=0,
         unknown_length="0",
+        beside={
+            WORD_BOUNDED: Beside(
+                "word-bounded",
+                "ours, beside RULER's own score: a reference inside a longer word (bag in airbag) does not count",
+            )
+        },
         caption=_ruler_caption,
         lm_eval_task=lambda task: _RULER_LM_EVAL.get(task, task),
         lm_eval_group="ruler",
-        lm_eval_metric=lambda metric, length: f"{length},none",
+        lm_eval_metric=lambda metric, length: f"{length},{'none' if metric == 'score' else metric}",
         lm_eval_shots=0,
     ),
 )

@@ -27,7 +27,7 @@ def import_predictions(
     column. Samples are numbered per task in file order; token counts are not known and recorded as 0. Raises
     GatedevalError naming file and row.
     """
-    from tasks.ruler.scoring import read_predictions, score
+    from tasks.ruler.scoring import read_predictions, scores
 
     file = Path(file)
     samples: dict[Cell, list[Sample]] = {}
@@ -45,7 +45,7 @@ def import_predictions(
                 response=row.prediction,
                 response_tokens=0,
                 finish_reason="stop",
-                scores={"score": score(row.task, row.references, row.prediction)},
+                scores=scores(row.task, row.references, row.prediction),
                 extra=facts,
             )
         )

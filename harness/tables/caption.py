@@ -50,6 +50,17 @@ def scoring_lines(store: Store) -> list[str]:
     return [line for line in lines if line]
 
 
+def beside_lines(shown: Iterable[tuple[str, str | None]]) -> list[str]:
+    """One line for every metric of ours among the (benchmark, metric) pairs that a table shows."""
+    lines = []
+    for benchmark, metric in dict.fromkeys(shown):
+        presentation = presentation_of(benchmark)
+        if metric is not None and metric in presentation.beside:
+            ours = presentation.beside[metric]
+            lines.append(f"{presentation.title}, {ours.title}: {ours.meaning}.")
+    return lines
+
+
 # ------------------------------------------------------------------------------------------------- how to read it
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
+
+if TYPE_CHECKING:
+    from tasks.ruler.scoring import TaskScore
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -79,7 +82,10 @@ def generate(
 @click.option("--task", help="The task, where the file has no task column and is not named after one.")
 @click.option("--format", "style", default="text", show_default=True, type=click.Choice(["text", "csv", "json"]))
 def score(file: Path, task: str | None, style: str) -> None:
-    """Score a FILE of predictions (JSON lines or CSV, gzipped or not; columns task, references, prediction)."""
+    """Score a FILE of predictions (JSON lines or CSV, gzipped or not; columns task, references, prediction).
+
+    `score` is RULER's own. `word-bounded`, beside it, does not count a reference inside a longer word (bag in airbag).
+    """
     import json
 
     from tasks.ruler import scoring
@@ -90,21 +96,30 @@ def score(file: Path, task: str | None, style: str) -> None:
         raise GatedevalError(f"{file}: has no prediction to score")
     mean = scoring.average(scores)
     if style == "json":
-        rows = {s.task: {"samples": s.samples, "score": round(s.score, 2), "empty": s.empty} for s in scores}
+        rows = {s.task: _facts(s) for s in scores}
         click.echo(json.dumps({"tasks": rows, "average": None if mean is None else round(mean, 2)}, indent=1))
         return
     if style == "csv":
-        click.echo("task,samples,score,empty")
+        click.echo("task,samples,score,empty,word_bounded")
         for s in scores:
-            click.echo(f"{s.task},{s.samples},{s.score:.2f},{s.empty}")
+            click.echo(f"{s.task},{s.samples},{s.score:.2f},{s.empty},{s.word_bounded:.2f}")
         return
-    click.echo(f"{'task':16} {'samples':>8} {'score':>7} {'empty':>6}")
+    click.echo(f"{'task':16} {'samples':>8} {'score':>7} {'empty':>6} {'word-bounded':>13}")
     for s in scores:
-        click.echo(f"{s.task:16} {s.samples:8} {s.score:7.2f} {s.empty:6}")
+        click.echo(f"{s.task:16} {s.samples:8} {s.score:7.2f} {s.empty:6} {s.word_bounded:13.2f}")
     total = sum(s.samples for s in scores)
     click.echo(f"{'average of 13':16} {total:8} {'–' if mean is None else format(mean, '.2f'):>7}")  # noqa: RUF001
     if absent := [t for t in TASKS if t not in {s.task for s in scores}]:
         click.echo(f"no average: {', '.join(absent)} missing", err=True)
+
+
+def _facts(score: TaskScore) -> dict[str, float]:
+    return {
+        "samples": score.samples,
+        "score": round(score.score, 2),
+        "empty": score.empty,
+        "word_bounded": round(score.word_bounded, 2),
+    }
 
 
 @click.group()

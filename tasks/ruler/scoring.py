@@ -45,6 +45,36 @@ def score(task: str, references: Sequence[str], prediction: str) -> float:
     return float(any(contained)) if SETTINGS[name]["family"] == "qa" else sum(contained) / len(contained)
 
 
+WORD_BOUNDED = "word_bounded"
+
+
+def scores(task: str, references: Sequence[str], prediction: str) -> dict[str, float]:
+    """One sample's scores, 0..1: upstream's as `score`, and `word_bounded` beside it, which is ours.
+
+    Upstream looks for a reference anywhere in the prediction, so "Not found" contains "no" and "airbag" contains "bag".
+    `word_bounded` counts a reference only where no letter or digit touches its ends; it is never above `score`, and it
+    is the stricter one: "tomatoes" does not contain "tomato". Raises GatedevalError as `score`.
+    """
+    official = score(task, references, prediction)
+    text = clean(prediction).lower()
+    whole = [_contains_whole(text, str(reference).lower()) for reference in references]
+    bounded = float(any(whole)) if SETTINGS[task_name(task)]["family"] == "qa" else sum(whole) / len(whole)
+    return {"score": official, WORD_BOUNDED: bounded}
+
+
+def _contains_whole(text: str, reference: str) -> bool:
+    """Whether `reference` stands in `text` with no letter or digit beside an end of it that is a letter or a digit."""
+    at = text.find(reference)
+    while at >= 0:
+        end = at + len(reference)
+        starts = not (at and text[at - 1].isalnum() and reference[:1].isalnum())
+        ends = not (end < len(text) and text[end].isalnum() and reference[-1:].isalnum())
+        if starts and ends:
+            return True
+        at = text.find(reference, at + 1)
+    return False
+
+
 def task_name(task: str) -> str:
     """RULER's name of a task that another harness may write differently (ruler_vt, gatedeval_ruler_qa_1, ...)."""
     name = task.removeprefix("gatedeval_").removeprefix("ruler_")
@@ -151,19 +181,22 @@ class TaskScore:
     samples: int
     score: float
     empty: int  # predictions without any text
+    word_bounded: float  # beside upstream's score: see `scores`
 
 
 def score_predictions(rows: Iterable[Prediction]) -> list[TaskScore]:
     """Scores per task, in RULER's order; only tasks that occur."""
-    scores: dict[str, list[float]] = {}
+    by_task: dict[str, list[dict[str, float]]] = {}
     empty: dict[str, int] = {}
     for row in rows:
-        scores.setdefault(row.task, []).append(score(row.task, row.references, row.prediction))
+        by_task.setdefault(row.task, []).append(scores(row.task, row.references, row.prediction))
         empty[row.task] = empty.get(row.task, 0) + (not clean(row.prediction))
+
+    def mean(task: str, metric: str) -> float:
+        return 100 * math.fsum(one[metric] for one in by_task[task]) / len(by_task[task])
+
     return [
-        TaskScore(t, len(scores[t]), 100 * math.fsum(scores[t]) / len(scores[t]), empty[t])
-        for t in TASKS
-        if t in scores
+        TaskScore(t, len(by_task[t]), mean(t, "score"), empty[t], mean(t, WORD_BOUNDED)) for t in TASKS if t in by_task
     ]
 
 

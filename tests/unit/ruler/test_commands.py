@@ -49,10 +49,12 @@ def test_files_by_option(shared: Path) -> None:
 def test_score_prints_the_table(shared: Path) -> None:
     file = str(next((shared / "data" / "ruler_preds").glob("*.csv.gz")))
     text = run("ruler", "score", file).stdout
-    assert "niah_multiquery       500   91.65      0" in text
+    assert "niah_multiquery       500   91.65      0         91.65" in text
     assert text.splitlines()[-1].split() == ["average", "of", "13", "6500", "81.33"]
     assert json.loads(run("ruler", "score", file, "--format", "json").stdout)["average"] == 81.33
-    assert run("ruler", "score", file, "--format", "csv").stdout.splitlines()[1] == "niah_single_1,500,99.40,0"
+    qa_2 = json.loads(run("ruler", "score", file, "--format", "json").stdout)["tasks"]["qa_2"]
+    assert (qa_2["score"], qa_2["word_bounded"]) == (56.8, 56.2)  # three answers are plurals of the reference
+    assert run("ruler", "score", file, "--format", "csv").stdout.splitlines()[1] == "niah_single_1,500,99.40,0,99.40"
 
 
 def test_score_of_one_task_has_no_average(tmp_path: Path) -> None:
