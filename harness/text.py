@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection, Sequence
+from typing import Any
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def well_formed(text: str) -> str:
+    """`text` with every lone surrogate replaced by U+FFFD.
+
+    JSON can write half of a character ("\\ud835"), and a response that is cut inside a character may end so. Such a
+    text has no UTF-8 form: writing or printing it, or giving it to a tokenizer, would raise an error.
+    """
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def well_formed_value(value: Any) -> Any:
+    """JSON-able data with every text in it as `well_formed` has it."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed_value(key): well_formed_value(item) for key, item in value.items()}
+    return [well_formed_value(item) for item in value] if isinstance(value, list) else value
 
 
 def width(text: str) -> int:

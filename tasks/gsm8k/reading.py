@@ -32,9 +32,7 @@ _BOXED = re.compile(r"\\boxed\s*\{")
 # "the answer is ...", "Answer: ...", and what GSM8k's own models write, "A: ..." at the start of a line
 _STATED = re.compile(r"\banswers?\b[^.!?\n]{0,60}?(?:\b(?:is|are)\b|:|=)|^A:", re.IGNORECASE | re.MULTILINE)
 _SENTENCE_END = re.compile(r"[.!?](?:\s|\.|$)|\n\s*\S")
-_ALONE = re.compile(
-    rf"""[\s*_("']*{_NUMBER.pattern}(?:\s?[^\W\d_]+|\s?%)?\s*(?:[,;.!*)"'](?!\d)|$)""", re.VERBOSE
-)
+_ALONE = re.compile(rf"""[\s*_("']*{_NUMBER.pattern}(?:\s?[^\W\d_]+|\s?%)?\s*(?:[,;.!*)"'](?!\d)|$)""", re.VERBOSE)
 
 
 def answer_of(response: str) -> Decimal | None:

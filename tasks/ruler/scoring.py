@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.files import json_lines, read_text
+from harness.text import well_formed
 from harness.types import GatedevalError
 from tasks.ruler.protocol import SETTINGS, TASKS
 
@@ -91,7 +92,7 @@ def parse_references(value: Any, where: str) -> list[str]:
     """
     if isinstance(value, list | tuple):
         if value and all(isinstance(v, str | int) and str(v).strip() for v in value):
-            return [str(v) for v in value]  # an empty reference would be contained in every prediction
+            return [well_formed(str(v)) for v in value]  # an empty reference would be contained in every prediction
         raise GatedevalError(f"{where}: references must be a list of strings that are not empty, got {value!r:.120}")
     text = str(value).strip()
     try:
@@ -156,7 +157,7 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
             text = text[0]
         if not isinstance(text, str):
             raise GatedevalError(f"{where}: the prediction is not a string: {text!r:.80}")
-        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), text)
+        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), well_formed(text))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
