@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import field_validator
 
+from harness.benchmarks import lm_names
 from harness.benchmarks.presentation import Beside, Planned, Presentation, register
 from harness.benchmarks.protocol import Benchmark, Setup
 from harness.config.fields import Natural, Positive, Text, names_of
@@ -129,6 +130,12 @@ class LmEval(LmEvalBenchmark):
     lm_eval: Text
     shots: Natural | None = None  # None: the task's own number
     samples: Positive | None = None  # per task; None: all
+
+    @field_validator("lm_eval")
+    @classmethod
+    def _exists(cls, value: str) -> str:
+        lm_names.check(value)
+        return value
 
     @classmethod
     def entry_name(cls, entry: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 
+from harness.benchmarks.lm_names import OUR_TASKS
 from harness.data.folder import DataFolder
 from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion, SampleRequest
@@ -43,10 +44,6 @@ def _not_null(value: Any) -> Any:
     if value is None:
         raise NullField("a field of the document is null, and would be sent as 'None'")
     return value
-
-
-OUR_TASKS = Path(__file__).resolve().parents[2] / "tasks" / "demo"
-"""The folder of the demo's tasks, which a config can name like lm-eval's own."""
 
 
 @functools.cache
