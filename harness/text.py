@@ -28,6 +28,23 @@ def well_formed_value(value: Any) -> Any:
     return [well_formed_value(item) for item in value] if isinstance(value, list) else value
 
 
+def read_length(text: str) -> int:
+    """A length in tokens as people write it: 4096, 4K (4,096) or 1M (1,048,576).
+
+    Raises:
+        ValueError: anything else; the message says what it should be.
+    """
+    match = re.fullmatch(r"([0-9]+)([kKmM]?)", str(text))
+    if match is None or int(match[1]) == 0:
+        raise ValueError("should be a length in tokens, a whole number such as 4096, 4K or 1M")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20}[match[2].upper()]
+
+
+def counted(number: int | str, noun: str) -> str:
+    """ "1 sample", "2 samples", "20 to 500 samples", "no samples". `noun`: in the singular; its plural ends in s."""
+    return f"{number} {noun}" + ("" if str(number) == "1" else "s")
+
+
 def width(text: str) -> int:
     """Columns that `text` takes in a terminal: wide characters count two, combining marks none."""
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -18,6 +18,7 @@ from harness.benchmarks.protocol import Benchmark, Setup
 from harness.config.fields import Natural, Positive, Text, names_of
 from harness.data.folder import DataFolder
 from harness.engine.requests import Answer, SampleRequest
+from harness.text import counted
 from harness.types import Cell
 from tasks import gsm8k, mmlu
 from tasks.gsm8k.reading import METRIC as NORMALISED
@@ -210,8 +211,8 @@ def _gsm8k_caption(planned: Planned) -> str:
     if planned.entry is None:
         return ""
     return (
-        f"GSM8k: {planned.shots_text}{planned.samples_text} questions; strict: the answer after ####; flexible: the "
-        "last number in the answer."
+        f"GSM8k: {planned.shots_text}{counted(planned.samples_text, 'question')}; strict: the answer after ####; "
+        "flexible: the last number in the answer."
     )
 
 

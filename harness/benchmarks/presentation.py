@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.config.discovery import benchmark_types
+from harness.text import counted
 
 _LOWER_IS_BETTER = ("ppl", "perplexity", "bits_per_byte", "brier")
 
@@ -60,7 +61,8 @@ def span_text(numbers: Iterable[int]) -> str:
 
 def generic_caption(planned: Planned) -> str:
     """The line of a benchmark without a presentation of its own."""
-    return f"{planned.name}: {planned.shots_text}{planned.samples_text} samples per task." if planned.entry else ""
+    samples = counted(planned.samples_text, "sample")
+    return f"{planned.name}: {planned.shots_text}{samples} per task." if planned.entry else ""
 
 
 def generic_metric_key(metric: str, length: int) -> str:

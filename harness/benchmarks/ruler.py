@@ -12,9 +12,10 @@ from pydantic import Field, field_validator
 from harness.benchmarks.presentation import Beside, Planned, Presentation, register, span_text
 from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.config import BenchmarkEntry
-from harness.config.fields import AsTuple, Positive, names_of
+from harness.config.fields import AsTuple, Length, Positive, names_of
 from harness.data.folder import DataFolder
 from harness.engine.requests import Answer, SampleRequest
+from harness.text import counted
 from harness.types import Cell, GatedevalError
 from tasks.ruler import NEEDS, TASKS, WORD_BOUNDED, RulerSample, generate, scores
 
@@ -30,7 +31,7 @@ class Ruler(Benchmark):
     shared_beginnings: ClassVar[bool] = True
 
     ruler: Annotated[tuple[str, ...], names_of(TASKS, "RULER task")]
-    lengths: Annotated[tuple[Positive, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
+    lengths: Annotated[tuple[Length, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
     samples: Positive = 500  # per task and length
     profile: Literal["nvidia", "fair"] = "nvidia"
     answer_prefix: Literal["append", "drop"] = "append"
@@ -169,15 +170,14 @@ def _ruler_caption(planned: Planned) -> str:
     if not planned.tasks:
         return ""
     whole = set(planned.tasks) == set(TASKS)
-    over = f"{len(TASKS)} tasks" if whole else f"{len(planned.tasks)} tasks ({', '.join(planned.tasks)})"
+    over = f"{len(TASKS)} tasks" if whole else f"{counted(len(planned.tasks), 'task')} ({', '.join(planned.tasks)})"
     options = "".join(
         f"; {key.replace('_', ' ')} {value}"
         for key, value in (planned.entry or {}).items()
         if key not in ("ruler", "lengths", "samples", "answer_tokens")  # the last is among the divergences
     )
-    return (
-        f"RULER: mean of {over} with equal weight, {_ruler_samples(planned)}, official string-match scoring{options}."
-    )
+    weights = " with equal weight" if len(planned.tasks) > 1 else ""
+    return f"RULER: mean of {over}{weights}, {_ruler_samples(planned)}, official string-match scoring{options}."
 
 
 def _ruler_samples(planned: Planned) -> str:
@@ -186,7 +186,7 @@ def _ruler_samples(planned: Planned) -> str:
     for length in sorted(planned.counts):
         groups.setdefault(span_text(planned.counts[length]), []).append(str(length))
     if len(groups) < 2:
-        return f"{next(iter(groups), 'no')} samples per task and length"
+        return f"{counted(next(iter(groups), 'no'), 'sample')} per task and length"
     return "samples per task: " + "; ".join(f"{n} at {_and(lengths)}" for n, lengths in groups.items())
 
 

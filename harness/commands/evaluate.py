@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from harness.commands.options import (
     PATH,
     config_options,
     data_option,
+    length_option,
     overrides_option,
     quiet_option,
     stdout_is_data,
@@ -57,7 +60,8 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
     from harness.run.plan_text import render
 
     built = build(load_config(config, overrides, data))
-    print(render(built))
+    if built.cells:  # else everything was refused, and a table of zeros would say nothing
+        print(render(built))
     built.check()
 
 
@@ -67,7 +71,7 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
 @click.option("--rope-theta", metavar="B,B,...", help="RoPE bases, e.g. 1e4,5e4,1e6. Default: the checkpoint's own.")
 @click.option("--yarn-factor", metavar="F,F,...", default="1", show_default=True,
               help="YaRN factors, each with each base; 1 is the base alone.")
-@click.option("--original", type=click.IntRange(min=1), metavar="N",
+@click.option("--original", type=length_option, metavar="N",
               help="Tokens that the model was trained on, which YaRN stretches (needed with a factor above 1).")
 @click.option("--lengths", metavar="L,L,...", required=True,
               help="Tokens of prompt and answer, e.g. 4096,8192 or 4K,8K: a heat map each.")
@@ -106,13 +110,14 @@ def sweep(
           two models, the mean of two tasks, on each checkpoint's own base
     """
     from harness.run import sweep as sweeping
+    from harness.text import read_length
 
     with stdout_is_data() as out:
         config = sweeping.build(
             models,
             bases=sweeping.parse_list(rope_theta, "--rope-theta", sweeping.a_base) if rope_theta else [None],
             factors=sweeping.parse_list(yarn_factor, "--yarn-factor", sweeping.a_factor),
-            lengths=sweeping.parse_list(lengths, "--lengths", sweeping.a_length),
+            lengths=sweeping.parse_list(lengths, "--lengths", read_length),
             tasks=tasks,
             samples=samples,
             original=original,
@@ -129,7 +134,9 @@ def sweep(
 
         finished = Store.read(path)
         print(render(finished), end="", file=out)
-        print(save(finished), file=sys.stderr)
+        picture = save(finished)
+        if not quiet:
+            print(picture, file=sys.stderr)
     if state != "complete":
         sys.exit(1)
 
@@ -171,7 +178,11 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     from harness.run.runner import run as run_plan
     from harness.run.signals import Stopped, stop_on_signals
     from harness.store import interruption_message
+    from harness.text import counted
 
+    if quiet:
+        os.environ["GATEDEVAL_LOG"] = "ERROR"  # the process that makes samples inherits it
+        logging.getLogger("gatedeval").setLevel(logging.ERROR)
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     try:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
@@ -185,7 +196,9 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
-    note = f"{tally.asked} samples answered, {tally.reused} found finished"
+    if quiet:  # the exit status and the table say what failed
+        return state
+    note = f"{counted(tally.asked, 'sample')} answered, {tally.reused} found finished"
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
     print(f"{path}: {state}; {note}", file=sys.stderr)
     return state

@@ -27,6 +27,16 @@ data_option = click.option(
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 
 
+def length_option(text: str) -> int:
+    """The type of an option that takes a length in tokens: 4096 or 4K."""
+    from harness.text import read_length
+
+    try:
+        return read_length(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from error
+
+
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """CONFIG, --set and --data."""
     for option in (overrides_option, data_option, click.argument("config", type=PATH)):

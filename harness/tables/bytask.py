@@ -15,6 +15,7 @@ from harness.tables.aggregates import describe
 from harness.tables.caption import beside_lines, missing_lines, scoring_lines, setting_lines
 from harness.tables.frames import cells_frame
 from harness.tables.layout import Column, Entry, Table, length_title
+from harness.text import counted
 from harness.types import Cell
 
 
@@ -47,7 +48,7 @@ def tasks_table(store: Store) -> Table:
                 beside[str(benchmark), metric] = None
     records = frame.to_dict("records")
     missing = [f"{_where(r)}: {r['error'] or 'no sample yet'}" for r in records if math.isnan(r["score"])]
-    partial = [f"{_where(r)}: {r['samples']} of {r['planned']} samples" for r in records if _partial(r)]
+    partial = [f"{_where(r)}: {r['samples']} of {counted(r['planned'], 'sample')}" for r in records if _partial(r)]
     table = Table(
         style="tasks",
         title=str(store.manifest.get("name", store.path.name)),

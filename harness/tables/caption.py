@@ -12,6 +12,7 @@ from harness.store import Store
 from harness.tables.aggregates import describe, tasks_of
 from harness.tables.layout import DASH, Entry, Table
 from harness.tables.paired import ALPHA, Comparison
+from harness.text import counted
 from harness.types import Cell
 
 CAPPED_SHARE = 0.01  # a line names cells with more length-capped answers than this share
@@ -98,7 +99,7 @@ def reading_lines(table: Table, uncertainty: Uncertainty) -> list[str]:
         tests = " or ".join(sorted({c.test for _, c in tested}))
         lines.append(
             f"▲ above, ▼ below {' or '.join(uncertainty.baselines)} under the same context setting: p < {ALPHA}, "
-            f"paired {tests} test, Holm over {len(tested)} comparisons."
+            f"paired {tests} test, Holm over {counted(len(tested), 'comparison')}."
         )
         lines.append(
             "Differences smaller than these may go unseen (80% power): "
@@ -158,8 +159,8 @@ def setting_lines(store: Store) -> list[str]:
     unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
     if unreadable:
         lines.append(
-            f"{unreadable} damaged lines in the sample files were left out; the same command answers their samples "
-            "again."
+            f"Left out: {counted(unreadable, 'damaged line')} in the sample files; the same command answers their "
+            "samples again."
         )
     return lines + free_lines(store)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.data.folder import DataFolder
+from harness.text import counted, read_length
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
+
+
+def _length(text: str) -> int:
+    try:
+        return read_length(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from error
 
 
 @click.group()
@@ -26,7 +34,9 @@ def ruler() -> None:
 @ruler.command()
 @click.argument("task")
 @click.option("--tokenizer", required=True, help="The evaluated model's: a folder, a tokenizer.json, or a hub id.")
-@click.option("--length", required=True, type=int, help="Tokens that prompt and answer may take together.")
+@click.option(
+    "--length", required=True, type=_length, help="Tokens that prompt and answer may take together: 4096, 4K."
+)
 @click.option("--samples", default=500, show_default=True, type=int)
 @click.option("--seed", default=42, show_default=True, type=int)
 @click.option("--start", default=0, type=int, help="First row to write; earlier rows are drawn, not written.")
@@ -55,24 +65,24 @@ def generate(
 
     import jsonlines
 
-    from tasks.ruler import Request, load_tokenizer
     from tasks.ruler import generate as samples_of
+    from tasks.ruler.generation import request_for
 
     named = {"essays": essays, "squad": squad, "hotpotqa": hotpotqa, "english_words": english_words}
     folder = DataFolder(data, {name: path for name, path in named.items() if path is not None})
-    loaded = load_tokenizer(tokenizer)
-    request = Request(task=task, tokenizer=loaded, length=length, samples=samples, start=start, data=folder, **options)
+    request = request_for(task, tokenizer, length=length, samples=samples, start=start, data=folder, **options)
     lines = jsonlines.Writer(sys.stdout, dumps=json.dumps)  # json's own separators and escapes: upstream's bytes
     overshoots = 0
     for sample in samples_of(request):
         lines.write({"row": sample.row, **asdict(sample.validity)} if validity else sample.record())
         overshoots += sample.validity.overshoot > 0
-    for note in loaded.notes:
+    for note in request.tokenizer.notes:
         click.echo(f"note: {note}", err=True)
     if overshoots:
+        written = counted(samples - start, "sample")
         click.echo(
-            f"note: {overshoots} of {samples - start} samples take more than {length} tokens as sent, because upstream "
-            "does not count special tokens; profile fair does",
+            f"note: {overshoots} of {written} take more than {length} tokens as sent, because upstream does not count "
+            "special tokens; profile fair does",
             err=True,
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.data.folder import DataFolder
-from harness.models.tokenizer import load_tokenizer
+from harness.models.tokenizer import Tokenizer, load_tokenizer
 from tasks.ruler.fair import fair_samples
 from tasks.ruler.nvidia import nvidia_samples
 from tasks.ruler.request import Request
@@ -28,5 +29,14 @@ def generate(
     if isinstance(request, str):
         if not isinstance(data, DataFolder):
             data = DataFolder(None if data is None else Path(data))
-        request = Request(task=request, tokenizer=load_tokenizer(tokenizer), data=data, **options)
+        request = request_for(request, tokenizer, data=data, **options)
     return fair_samples(request) if request.profile == "fair" else nvidia_samples(request)
+
+
+def request_for(task: str, tokenizer: Any, **options: Any) -> Request:
+    """The request for a task with the tokenizer that `tokenizer` names; `options` are the other fields of `Request`.
+
+    What is wrong with the request is found before the tokenizer, which may be on the hub, is loaded.
+    """
+    draft = Request(task=task, tokenizer=cast(Tokenizer, None), **options)
+    return replace(draft, tokenizer=load_tokenizer(tokenizer))
