@@ -24,7 +24,7 @@ overrides_option = click.option(
 data_option = click.option(
     "--data", type=PATH, help="Folder with benchmark data (default: GATEDEVAL_DATA, else the hub)."
 )
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors and the result.")
 
 
 def length_option(text: str) -> int:
