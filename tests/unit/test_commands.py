@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_one_of_a_thing_is_in_the_singular(tmp_path: Path) -> None:
     for done in said:
         assert done.exit_code == 0, done.output
         words = done.output.split()
-        for number, noun in zip(words, words[1:], strict=False):
+        for number, noun in itertools.pairwise(words):
             assert (number.strip("(±"), noun.rstrip(",;.")) not in {
                 ("1", plural) for plural in ("tasks", "samples", "cells", "comparisons", "questions", "lines")
             }, done.output
