@@ -190,7 +190,8 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
             plan.check()
             if config.probe is not None:  # a text that is too short is told before hours of samples
                 plan_probes(plan, config.probe)
-            state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+            progress = Progress(plan, quiet=quiet)
+            state, tally = run_plan(plan, path, progress=progress)
             if config.probe is not None:
                 state = _probe(plan, config.probe, path, quiet, state)
     except Stopped as stopped:
@@ -201,6 +202,7 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     note = f"{counted(tally.asked, 'sample')} answered, {tally.reused} found finished"
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
     print(f"{path}: {state}; {note}", file=sys.stderr)
+    print(progress.closing(tally.sent_tokens, tally.cached_tokens), file=sys.stderr)
     return state
 
 
