@@ -6,12 +6,13 @@ Rate and time left are computed from tokens: the costs of samples differ by two 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -36,7 +37,8 @@ class Progress:
 
     def __init__(self, plan: Plan, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.terminal = sys.stderr.isatty()
+        self.stream = _own_stderr()
+        self.terminal = self.stream.isatty()
         self.quiet = quiet
         self.cells = dict(plan.cells)  # cell -> planned samples
         self.count, self.total = sum(plan.cells.values()), sum(plan.tokens.values())
@@ -57,8 +59,8 @@ class Progress:
     def __enter__(self) -> Progress:
         self.began = self.last_line = self.clock()
         if self.terminal and not self.quiet:
-            self.plan_bar = _bar("plan", max(self.total, 1), 0)
-            self.cell_bar = _bar("", 1, 1)
+            self.plan_bar = _bar("plan", max(self.total, 1), 0, self.stream)
+            self.cell_bar = _bar("", 1, 1, self.stream)
         if not self.quiet:
             threading.Thread(target=self._tick_until_the_end, daemon=True).start()
         return self
@@ -73,6 +75,9 @@ class Progress:
                     bar.refresh()
                     bar.close()
             self.plan_bar = self.cell_bar = None
+            if self.stream is not sys.stderr:
+                self.stream.close()
+                self.stream = sys.stderr
 
     def say(self, line: str) -> None:
         """Print one line of text above the bars."""
@@ -80,9 +85,9 @@ class Progress:
             return
         with self._lock:
             if self.plan_bar is not None:
-                self.plan_bar.write(line, file=sys.stderr)
+                self.plan_bar.write(line, file=self.stream)
             else:
-                print(line, file=sys.stderr, flush=True)
+                print(line, file=self.stream, flush=True)
 
     def found(self, samples: int) -> None:
         """Say how many finished samples an earlier session has left; nothing for none."""
@@ -203,7 +208,19 @@ class Progress:
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| {unit}"
 
 
-def _bar(title: str, total: int, position: int) -> tqdm:
+def _own_stderr() -> IO[str]:
+    """Standard error under a file descriptor of its own: descriptor 2 may lead elsewhere while an engine starts, because
+    the engine's processes inherit it.
+    """
+    try:
+        if sys.stderr.fileno() != 2:  # a test or a notebook has replaced it
+            return sys.stderr
+        return open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace")
+    except (AttributeError, OSError, ValueError):
+        return sys.stderr
+
+
+def _bar(title: str, total: int, position: int, stream: IO[str]) -> tqdm:
     """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike."""
     return tqdm(
         total=total,
@@ -212,6 +229,6 @@ def _bar(title: str, total: int, position: int) -> tqdm:
         leave=position == 0,
         bar_format=_FORMAT,
         unit="",
-        file=sys.stderr,
+        file=stream,
         dynamic_ncols=True,
     )
