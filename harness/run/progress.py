@@ -209,8 +209,9 @@ _FORMAT = "{desc} {percentage:3.0f}%|{bar}| {unit}"
 
 
 def _own_stderr() -> IO[str]:
-    """Standard error under a file descriptor of its own: descriptor 2 may lead elsewhere while an engine starts, because
-    the engine's processes inherit it.
+    """Standard error under a file descriptor of its own.
+
+    Descriptor 2 may lead elsewhere while an engine starts, because the engine's processes inherit it.
     """
     try:
         if sys.stderr.fileno() != 2:  # a test or a notebook has replaced it
