@@ -110,6 +110,8 @@ def test_a_documented_command_runs_or_has_a_reason_not_to(
 ) -> None:
     tokenizer = str(shared / "oracles" / "ruler" / "tokenizer_bpe4k")
     filled = command.replace("--tokenizer DIR", f"--tokenizer {tokenizer}").replace("DIR", str(shared / "data"))
+    if command.startswith("pip ") and reason(command):
+        return  # with placeholders that no shell would take
     words = shlex.split(filled.split(" > ")[0])
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -146,6 +148,7 @@ INLINE = [
     (str(path.relative_to(ROOT)), match[1])
     for path in DOCUMENTS
     for match in re.finditer(r"`(gatedeval [^`\n]+)`", path.read_text(encoding="utf-8"))
+    if not match[1].startswith("gatedeval needs its own package")  # an error message that a table explains
 ]
 
 
