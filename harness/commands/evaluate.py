@@ -210,6 +210,7 @@ def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: st
     """Make the probes of a run that has its samples; the run's state. A failed probe makes it incomplete."""
     from harness.run.probing import run_probes
     from harness.store.files import RunLock
+    from harness.text import counted
 
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr))
     lock = RunLock(path / "lock")
@@ -217,5 +218,5 @@ def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: st
         made, found, failures = run_probes(plan, options, path, say)
     finally:
         lock.release()
-    say(f"{path}: {made} probes made, {found} found finished")
+    say(f"{path}: {counted(made, 'probe')} made, {found} found finished")
     return "incomplete" if failures else state

@@ -47,6 +47,7 @@ class Progress:
         self.done = 0.0  # prompt tokens of all finished samples, as the plan counts them
         self.estimate = Estimate(clock)
         self.began = self.last_line = clock()
+        self.ended: float | None = None
         self.last_drawn = 0.0
         self.plan_bar: tqdm | None = None
         self.cell_bar: tqdm | None = None
@@ -67,6 +68,7 @@ class Progress:
 
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
+        self.ended = self.clock()
         with self._lock:
             if self.plan_bar is not None and self.samples.total() >= self.count:
                 self.plan_bar.n = max(self.total, 1)  # sums of fractions may end just below it
@@ -149,7 +151,7 @@ class Progress:
 
     def closing(self, sent: int, cached: int) -> str:
         """The session in a line: time, rate, and which part of the `sent` prompt tokens was `cached`."""
-        parts = [f"took {duration(self.clock() - self.began)}"]
+        parts = [f"took {duration((self.ended or self.clock()) - self.began)}"]
         if (rate := self.estimate.rate()) is not None:
             parts.append(f"{rate:,.0f} tokens/s while answering")
         if sent:

@@ -100,7 +100,7 @@ def test_quiet_says_nothing(
     monkeypatch.setattr("harness.run.plan.build", lambda config: plan)
     monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", SimpleNamespace(asked=1, reused=0, redone=0)))
     monkeypatch.setenv("GATEDEVAL_LOG", "")
-    config: Any = None
+    config: Any = SimpleNamespace(probe=None)
     assert evaluate.evaluate(config, tmp_path, quiet=True) == "complete"
     assert capsys.readouterr() == ("", "")
     evaluate.evaluate(config, tmp_path, quiet=False)

@@ -37,6 +37,7 @@ LEFT_OUT = {
     r"gatedeval (plan|run) configs/table5\.yaml": "needs the hub's checkpoints",
     r"gatedeval data fetch$": "needs a network",
     r"gatedeval sweep ": "starts engines for minutes; tests/engine/test_sweep.py runs sweeps",
+    r"gatedeval probe configs/": "starts engines, or needs the hub's checkpoints; tests/engine tests the probe",
     r"lm_eval .*\.\.\.$": "an ellipsis stands for the model; tests/unit/ruler/test_commands.py runs lm-eval's loop",
     r"python3\.11 -m venv ": "makes an environment; scripts/install.sh does it in `make install`",
     r"pip (install|uninstall) ": "changes the environment; scripts/install.sh does it in `make install`",
