@@ -98,13 +98,16 @@ def test_quiet_says_nothing(
 ) -> None:
     plan = SimpleNamespace(check=lambda: None, cells={}, tokens={})
     monkeypatch.setattr("harness.run.plan.build", lambda config: plan)
-    monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", SimpleNamespace(asked=1, reused=0, redone=0)))
+    tally = SimpleNamespace(asked=1, reused=0, redone=0, sent_tokens=10, cached_tokens=5)
+    monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", tally))
     monkeypatch.setenv("GATEDEVAL_LOG", "")
     config: Any = SimpleNamespace(probe=None)
     assert evaluate.evaluate(config, tmp_path, quiet=True) == "complete"
     assert capsys.readouterr() == ("", "")
     evaluate.evaluate(config, tmp_path, quiet=False)
-    assert "complete" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "complete; 1 sample answered" in said
+    assert "50% of 10 prompt tokens came from the prefix cache" in said
 
 
 def test_a_plan_that_refuses_everything_prints_no_table_of_zeros(tmp_path: Path) -> None:
