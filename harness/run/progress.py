@@ -61,7 +61,7 @@ class Progress:
         self.began = self.last_line = self.clock()
         if self.terminal and not self.quiet:
             self.plan_bar = _bar("plan", max(self.total, 1), 0, self.stream)
-            self.cell_bar = _bar("", 1, 1, self.stream)
+            self.cell_bar = _bar("", 1, 1, self.stream, "making the first samples")
         if not self.quiet:
             threading.Thread(target=self._tick_until_the_end, daemon=True).start()
         return self
@@ -146,7 +146,8 @@ class Progress:
             unfinished = {cell.model for cell, planned in self.cells.items() if self.samples[cell] < planned}
             engines = len(unfinished - self._started)
             left = self.estimate.left(max(0.0, self.total - self.done), engines)
-            text += f", {rate:,.0f} tokens/s, about {duration(left)} left"
+            text += f", {rate:,.0f} tokens/s"
+            text += f", about {duration(left)} left" if self.samples.total() < self.count else ""
         return text
 
     def closing(self, sent: int, cached: int) -> str:
@@ -223,14 +224,17 @@ def _own_stderr() -> IO[str]:
         return sys.stderr
 
 
-def _bar(title: str, total: int, position: int, stream: IO[str]) -> tqdm:
-    """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike."""
+def _bar(title: str, total: int, position: int, stream: IO[str], shown: str | None = None) -> tqdm:
+    """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike.
+
+    `shown`: text in place of the bar, until there is something to count.
+    """
     return tqdm(
         total=total,
         desc=title,
         position=position,
         leave=position == 0,
-        bar_format=_FORMAT,
+        bar_format=shown or _FORMAT,
         unit="",
         file=stream,
         dynamic_ncols=True,
