@@ -2,8 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection, Sequence
+from typing import Any
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def well_formed(text: str) -> str:
+    """`text` with every lone surrogate replaced by U+FFFD.
+
+    JSON can write half of a character ("\\ud835"), and a response that is cut inside a character may end so. Such a
+    text has no UTF-8 form: writing or printing it, or giving it to a tokenizer, would raise an error.
+    """
+    return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def well_formed_value(value: Any) -> Any:
+    """JSON-able data with every text in it as `well_formed` has it."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed_value(key): well_formed_value(item) for key, item in value.items()}
+    return [well_formed_value(item) for item in value] if isinstance(value, list) else value
+
+
+def read_length(text: str) -> int:
+    """A length in tokens as people write it: 4096, 4K (4,096) or 1M (1,048,576).
+
+    Raises:
+        ValueError: anything else; the message says what it should be.
+    """
+    match = re.fullmatch(r"([0-9]+)([kKmM]?)", str(text))
+    if match is None or int(match[1]) == 0:
+        raise ValueError("should be a length in tokens, a whole number such as 4096, 4K or 1M")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20}[match[2].upper()]
+
+
+def counted(number: int | str, noun: str) -> str:
+    """ "1 sample", "2 samples", "20 to 500 samples", "no samples". `noun`: in the singular; its plural ends in s."""
+    return f"{number} {noun}" + ("" if str(number) == "1" else "s")
 
 
 def width(text: str) -> int:

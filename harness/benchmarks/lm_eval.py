@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import field_validator
 
-from harness.benchmarks.presentation import Planned, Presentation, register
+from harness.benchmarks import lm_names
+from harness.benchmarks.presentation import Beside, Planned, Presentation, register
 from harness.benchmarks.protocol import Benchmark, Setup
 from harness.config.fields import Natural, Positive, Text, names_of
 from harness.data.folder import DataFolder
 from harness.engine.requests import Answer, SampleRequest
+from harness.text import counted
 from harness.types import Cell
 from tasks import gsm8k, mmlu
+from tasks.gsm8k.reading import METRIC as NORMALISED
+from tasks.gsm8k.reading import normalised_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +42,10 @@ class LmEvalBenchmark(Benchmark):
     @abstractmethod
     def lm_task(self, task: str, data: DataFolder) -> LmEvalTask:
         """lm-eval's task behind a cell's `task`."""
+
+    def beside(self, doc: Any, text: str) -> dict[str, float]:
+        """Metrics of ours, 0..1, of the answer `text` to one document; they stand beside lm-eval's. Here: none."""
+        return {}
 
     def count(self, task: str, data: DataFolder) -> int:
         """The task's documents, or `samples` where that is less."""
@@ -109,6 +117,10 @@ class Gsm8k(LmEvalBenchmark):
 
         return local_task("gsm8k", None, self.shots, data)
 
+    def beside(self, doc: Any, text: str) -> dict[str, float]:
+        """The number as a person would read it, compared as a number."""
+        return {NORMALISED: normalised_match(doc["answer"], text)}
+
 
 class LmEval(LmEvalBenchmark):
     """`{lm_eval: hellaswag, shots: 0}`: a task of lm-eval's, or every task of a group, by its name."""
@@ -119,6 +131,12 @@ class LmEval(LmEvalBenchmark):
     lm_eval: Text
     shots: Natural | None = None  # None: the task's own number
     samples: Positive | None = None  # per task; None: all
+
+    @field_validator("lm_eval")
+    @classmethod
+    def _exists(cls, value: str) -> str:
+        lm_names.check(value)
+        return value
 
     @classmethod
     def entry_name(cls, entry: Mapping[str, Any]) -> str:
@@ -160,8 +178,9 @@ class LmScore:
     instances: list[Any]
 
     def __call__(self, answer: Answer, text: str) -> dict[str, float]:
-        """lm-eval's metrics, 0..1."""
-        return self.benchmark.lm_task(self.task, self.data).score(self.doc, self.instances, answer, text)
+        """lm-eval's metrics, 0..1, and the benchmark's own beside them."""
+        task = self.benchmark.lm_task(self.task, self.data)
+        return task.score(self.doc, self.instances, answer, text) | self.benchmark.beside(self.doc, text)
 
 
 def _mmlu_caption(planned: Planned) -> str:
@@ -192,9 +211,24 @@ def _gsm8k_caption(planned: Planned) -> str:
     if planned.entry is None:
         return ""
     return (
-        f"GSM8k: {planned.shots_text}{planned.samples_text} questions; strict: the answer after ####; flexible: the "
-        "last number in the answer."
+        f"GSM8k: {planned.shots_text}{counted(planned.samples_text, 'question')}; strict: the answer after ####; "
+        "flexible: the last number in the answer."
     )
 
 
-register("gsm8k", Presentation(title="GSM8k", rank=2, every_metric=True, caption=_gsm8k_caption))
+register(
+    "gsm8k",
+    Presentation(
+        title="GSM8k",
+        rank=2,
+        every_metric=True,
+        beside={
+            NORMALISED: Beside(
+                "normalised",
+                "ours, beside lm-eval's two readings: the number that the answer states, compared as a number (18..., "
+                "$18.00 and 1{,}800 are read right)",
+            )
+        },
+        caption=_gsm8k_caption,
+    ),
+)

@@ -13,10 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
+from harness.benchmarks.lm_names import OUR_TASKS
 from harness.data.folder import DataFolder
 from harness.data.network import hub_is_reachable
 from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion, SampleRequest
+from harness.text import well_formed
 from harness.types import GatedevalError, did_you_mean, first_line
 
 _log = logging.getLogger("gatedeval")
@@ -25,14 +29,22 @@ FEWSHOT_SEED = 1234  # lm-eval's own default for drawn examples
 
 @functools.cache
 def cache_templates() -> None:
-    """Compile each lm-eval template once. Same environment, same templates, so the same bytes."""
+    """Compile each lm-eval template once, and let none print a null. Same templates, so otherwise the same bytes."""
     from lm_eval import utils
 
+    utils.env.finalize = _not_null
     utils.env.from_string = functools.lru_cache(maxsize=4096)(utils.env.from_string)
 
 
-OUR_TASKS = Path(__file__).resolve().parents[2] / "tasks" / "demo"
-"""The folder of the demo's tasks, which a config can name like lm-eval's own."""
+class NullField(ValueError):
+    """A template met a null in a document."""
+
+
+def _not_null(value: Any) -> Any:
+    """What Jinja prints for an expression: the value, unless it is null, which it would print as "None"."""
+    if value is None:
+        raise NullField("a field of the document is null, and would be sent as 'None'")
+    return value
 
 
 @functools.cache
@@ -86,8 +98,13 @@ def load_tasks(name: str, shots: int | None, local: Callable[..., Any] | None = 
     except Exception as error:
         if isinstance(error, GatedevalError):
             raise
+        found = f"{type(error).__name__}: {first_line(error):.200}"
+        if isinstance(error, jinja2.TemplateError | NullField):  # lm-eval renders the first document when it loads
+            raise GatedevalError(
+                f"lm-eval task {name!r}: its first document does not fit its template ({found}); mend one of them"
+            ) from error
         raise GatedevalError(
-            f"lm-eval task {name!r}: its data cannot be loaded ({type(error).__name__}: {first_line(error):.200})."
+            f"lm-eval task {name!r}: its data cannot be loaded ({found})."
             " It comes from the hub: run once with a network so that it is cached, or leave the task out"
         ) from error
     for task in tasks.values():
@@ -179,39 +196,70 @@ class LmEvalTask:
         """What the model is asked for one document, and lm-eval's instances of it. `chat` renders messages to text.
 
         Raises:
-            GatedevalError: more shots than the task has examples.
+            GatedevalError: more shots than the task has examples; a document that lacks something or has a null in its
+                place, of which the prompt cannot be made.
         """
-        task = self.task
         try:
-            context = task.fewshot_context(
-                doc,
-                num_fewshot=task.config.num_fewshot or 0,
-                apply_chat_template=chat is not None,
-                fewshot_as_multiturn=chat is not None,
-                chat_template=chat,
-                gen_prefix=task.doc_to_prefix(doc),
-            )
+            instances = self._instances(number, doc, chat)
         except AssertionError as error:  # lm-eval's way to say that there are not so many examples
             raise GatedevalError(f"lm-eval task {self.name!r}: {str(error).removeprefix('Error: ')}") from error
         except ValueError as error:  # its other way, where it draws them
             if "larger than population" not in str(error):
-                raise
+                raise self._cannot_be_made(number, error) from error
             raise GatedevalError(
-                f"lm-eval task {self.name!r}: {task.config.num_fewshot} examples (shots) are asked for, and its data"
-                " have fewer; lower `shots`"
+                f"lm-eval task {self.name!r}: {self.task.config.num_fewshot} examples (shots) are asked for, and its"
+                " data have fewer; lower `shots`"
             ) from error
-        instances = task.construct_requests(
+        except GatedevalError:
+            raise
+        except Exception as error:  # a template, or a function of the task, met a document that it was not made for
+            raise self._cannot_be_made(number, error) from error
+        label = f"{self.name}, document {number}"
+        if instances[0].request_type == "generate_until":
+            return generation_request(str(number), label, *instances[0].args), instances
+        return SampleRequest(id=str(number), label=label, options=tuple(i.args for i in instances)), instances
+
+    def _cannot_be_made(self, number: int, error: Exception) -> GatedevalError:
+        return GatedevalError(
+            f"{self._place(number)}: its prompt cannot be made ({type(error).__name__}: {first_line(error):.200});"
+            " mend the document, or leave it out"
+        )
+
+    def _instances(self, number: int, doc: dict[str, Any], chat: Callable[..., str] | None) -> list[Any]:
+        """lm-eval's instances of a document. Raises whatever lm-eval and the task raise; ValueError for a null."""
+        task = self.task
+        parts = [task.doc_to_text(doc), task.doc_to_target(doc)]
+        if task.OUTPUT_TYPE == "multiple_choice":
+            parts += task.doc_to_choice(doc)
+        if None in parts:
+            raise NullField("the question, the answer or a choice is null")
+        context = task.fewshot_context(
+            doc,
+            num_fewshot=task.config.num_fewshot or 0,
+            apply_chat_template=chat is not None,
+            fewshot_as_multiturn=chat is not None,
+            chat_template=chat,
+            gen_prefix=task.doc_to_prefix(doc),
+        )
+        made = task.construct_requests(
             doc=doc,
             ctx=context,
             metadata=(self.name, number, 1),
             apply_chat_template=chat is not None,
             chat_template=chat,
         )
-        instances = instances if isinstance(instances, list) else [instances]
-        label = f"{self.name}, document {number}"
-        if instances[0].request_type == "generate_until":
-            return generation_request(str(number), label, *instances[0].args), instances
-        return SampleRequest(id=str(number), label=label, options=tuple(i.args for i in instances)), instances
+        instances = made if isinstance(made, list) else [made]
+        for text in (text for instance in instances for text in instance.args if isinstance(text, str)):
+            if well_formed(text) != text:
+                raise ValueError("it has half a character, a lone surrogate, which no tokenizer can encode")
+        return instances
+
+    def _place(self, number: int) -> str:
+        """A document in a message: the task, the files where its config names them, and the number from 0."""
+        named = (self.task.config.dataset_kwargs or {}).get("data_files")
+        files = named.values() if isinstance(named, dict) else [named] if named else []
+        where = f" ({', '.join(map(str, files))})" if files else ""
+        return f"lm-eval task {self.name!r}{where}, document {number} (counted from 0)"
 
     def reference(self, doc: dict[str, Any]) -> list[str]:
         """The target, as lm-eval has it: the answer text, or the number of the right option."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.config.discovery import benchmark_types
+from harness.text import counted
 
 _LOWER_IS_BETTER = ("ppl", "perplexity", "bits_per_byte", "brier")
 
@@ -60,12 +61,24 @@ def span_text(numbers: Iterable[int]) -> str:
 
 def generic_caption(planned: Planned) -> str:
     """The line of a benchmark without a presentation of its own."""
-    return f"{planned.name}: {planned.shots_text}{planned.samples_text} samples per task." if planned.entry else ""
+    samples = counted(planned.samples_text, "sample")
+    return f"{planned.name}: {planned.shots_text}{samples} per task." if planned.entry else ""
 
 
 def generic_metric_key(metric: str, length: int) -> str:
     """lm-eval's "metric,filter"; a metric without a filter has the filter "none"."""
     return metric if "," in metric else f"{metric},none"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A metric of ours that stands beside a benchmark's own, never instead of it, and is not tested for differences.
+
+    `title`: of its column, or of its rows in the table per task. `meaning`: the rest of its line beneath a table.
+    """
+
+    title: str
+    meaning: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +101,7 @@ class Presentation:
     metric_titles: Mapping[str, str] = field(
         default_factory=lambda: {"strict-match": "strict", "flexible-extract": "flexible"}
     )  # an lm-eval filter -> title of its column
+    beside: Mapping[str, Beside] = field(default_factory=dict)  # metrics of ours: metric -> how it is shown
     caption: Callable[[Planned], str] = generic_caption  # the line beneath a table; empty for none
     lm_eval_task: Callable[[str], str] = str  # a task -> its name in lm-eval
     lm_eval_group: str | None = None  # the group that lm-eval lists the benchmark's tasks under
@@ -112,6 +126,8 @@ class Presentation:
 
     def metric_title(self, metric: str) -> str:
         """lm-eval's "metric,filter" as a column title; a filter "none" is left out."""
+        if metric in self.beside:
+            return self.beside[metric].title
         name, _, extraction = metric.partition(",")
         if extraction in self.metric_titles:
             return self.metric_titles[extraction]

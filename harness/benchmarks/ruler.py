@@ -10,16 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from harness.benchmarks.presentation import Planned, Presentation, register, span_text
+from harness.benchmarks.presentation import Beside, Planned, Presentation, register, span_text
 from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.benchmarks.ruler_prompts import Prompts
 from harness.config import BenchmarkEntry
-from harness.config.fields import AsTuple, Positive, names_of
+from harness.config.fields import AsTuple, Length, Positive, names_of
 from harness.data.folder import DataFolder
 from harness.engine.encoding import check_counted, encode_sample
 from harness.engine.requests import Answer, SampleRequest
+from harness.text import counted
 from harness.types import Cell, GatedevalError
-from tasks.ruler import NEEDS, TASKS, Request, generate, score
+from tasks.ruler import NEEDS, TASKS, WORD_BOUNDED, Request, generate, scores
 from tasks.ruler.lengths import check
 
 _log = logging.getLogger("gatedeval")
@@ -34,7 +35,7 @@ class Ruler(Benchmark):
     shared_beginnings: ClassVar[bool] = True
 
     ruler: Annotated[tuple[str, ...], names_of(TASKS, "RULER task")]
-    lengths: Annotated[tuple[Positive, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
+    lengths: Annotated[tuple[Length, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
     samples: Positive = 500  # per task and length
     profile: Literal["nvidia", "fair"] = "nvidia"
     answer_prefix: Literal["append", "drop"] = "append"
@@ -165,8 +166,8 @@ class RulerScore:
     references: list[str]
 
     def __call__(self, answer: Answer, text: str) -> dict[str, float]:
-        """The one metric, 0..1."""
-        return {"score": score(self.task, self.references, text)}
+        """RULER's own score, 0..1, and the word-bounded one beside it."""
+        return scores(self.task, self.references, text)
 
 
 _RULER_LM_EVAL = {
@@ -182,15 +183,14 @@ def _ruler_caption(planned: Planned) -> str:
     if not planned.tasks:
         return ""
     whole = set(planned.tasks) == set(TASKS)
-    over = f"{len(TASKS)} tasks" if whole else f"{len(planned.tasks)} tasks ({', '.join(planned.tasks)})"
+    over = f"{len(TASKS)} tasks" if whole else f"{counted(len(planned.tasks), 'task')} ({', '.join(planned.tasks)})"
     options = "".join(
         f"; {key.replace('_', ' ')} {value}"
         for key, value in (planned.entry or {}).items()
         if key not in ("ruler", "lengths", "samples", "answer_tokens")  # the last is among the divergences
     )
-    return (
-        f"RULER: mean of {over} with equal weight, {_ruler_samples(planned)}, official string-match scoring{options}."
-    )
+    weights = " with equal weight" if len(planned.tasks) > 1 else ""
+    return f"RULER: mean of {over}{weights}, {_ruler_samples(planned)}, official string-match scoring{options}."
 
 
 def _ruler_samples(planned: Planned) -> str:
@@ -199,7 +199,7 @@ def _ruler_samples(planned: Planned) -> str:
     for length in sorted(planned.counts):
         groups.setdefault(span_text(planned.counts[length]), []).append(str(length))
     if len(groups) < 2:
-        return f"{next(iter(groups), 'no')} samples per task and length"
+        return f"{counted(next(iter(groups), 'no'), 'sample')} per task and length"
     return "samples per task: " + "; ".join(f"{n} at {_and(lengths)}" for n, lengths in groups.items())
 
 
@@ -215,10 +215,16 @@ register(
         all_tasks=TASKS,
         rank=0,
         unknown_length="0",
+        beside={
+            WORD_BOUNDED: Beside(
+                "word-bounded",
+                "ours, beside RULER's own score: a reference inside a longer word (bag in airbag) does not count",
+            )
+        },
         caption=_ruler_caption,
         lm_eval_task=lambda task: _RULER_LM_EVAL.get(task, task),
         lm_eval_group="ruler",
-        lm_eval_metric=lambda metric, length: f"{length},none",
+        lm_eval_metric=lambda metric, length: f"{length},{'none' if metric == 'score' else metric}",
         lm_eval_shots=0,
     ),
 )

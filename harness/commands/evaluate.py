@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from harness.commands.options import (
     PATH,
     config_options,
     data_option,
+    length_option,
     overrides_option,
     quiet_option,
     stdout_is_data,
@@ -57,7 +60,8 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
     from harness.run.plan_text import render
 
     built = build(load_config(config, overrides, data))
-    print(render(built))
+    if built.cells:  # else everything was refused, and a table of zeros would say nothing
+        print(render(built))
     built.check()
 
 
@@ -67,7 +71,7 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
 @click.option("--rope-theta", metavar="B,B,...", help="RoPE bases, e.g. 1e4,5e4,1e6. Default: the checkpoint's own.")
 @click.option("--yarn-factor", metavar="F,F,...", default="1", show_default=True,
               help="YaRN factors, each with each base; 1 is the base alone.")
-@click.option("--original", type=click.IntRange(min=1), metavar="N",
+@click.option("--original", type=length_option, metavar="N",
               help="Tokens that the model was trained on, which YaRN stretches (needed with a factor above 1).")
 @click.option("--lengths", metavar="L,L,...", required=True,
               help="Tokens of prompt and answer, e.g. 4096,8192 or 4K,8K: a heat map each.")
@@ -106,13 +110,14 @@ def sweep(
           two models, the mean of two tasks, on each checkpoint's own base
     """
     from harness.run import sweep as sweeping
+    from harness.text import read_length
 
     with stdout_is_data() as out:
         config = sweeping.build(
             models,
             bases=sweeping.parse_list(rope_theta, "--rope-theta", sweeping.a_base) if rope_theta else [None],
             factors=sweeping.parse_list(yarn_factor, "--yarn-factor", sweeping.a_factor),
-            lengths=sweeping.parse_list(lengths, "--lengths", sweeping.a_length),
+            lengths=sweeping.parse_list(lengths, "--lengths", read_length),
             tasks=tasks,
             samples=samples,
             original=original,
@@ -129,7 +134,9 @@ def sweep(
 
         finished = Store.read(path)
         print(render(finished), end="", file=out)
-        print(save(finished), file=sys.stderr)
+        picture = save(finished)
+        if not quiet:
+            print(picture, file=sys.stderr)
     if state != "complete":
         sys.exit(1)
 
@@ -171,7 +178,11 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     from harness.run.runner import run as run_plan
     from harness.run.signals import Stopped, stop_on_signals
     from harness.store import interruption_message
+    from harness.text import counted
 
+    if quiet:
+        os.environ["GATEDEVAL_LOG"] = "ERROR"  # the process that makes samples inherits it
+        logging.getLogger("gatedeval").setLevel(logging.ERROR)
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     try:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
@@ -179,17 +190,21 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
             plan.check()
             if config.probe is not None:  # a text that is too short is told before hours of samples
                 plan_probes(plan, config.probe)
-            state, tally = run_plan(plan, path, progress=Progress(plan, quiet=quiet))
+            progress = Progress(plan, quiet=quiet)
+            state, tally = run_plan(plan, path, progress=progress)
             if config.probe is not None:
                 state = _probe(plan, config.probe, path, quiet, state)
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
-    note = f"{tally.answered} samples answered, {tally.reused} found finished"
+    if quiet:  # the exit status and the table say what failed
+        return state
+    note = f"{counted(tally.answered, 'sample')} answered, {tally.reused} found finished"
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
     note += f", {tally.rescored} of the finished ones scored again" if tally.rescored else ""
     note += f", {tally.relabelled} of the finished ones found under another label" if tally.relabelled else ""
     print(f"{path}: {state}; {note}", file=sys.stderr)
+    print(progress.closing(tally.sent_tokens, tally.cached_tokens), file=sys.stderr)
     return state
 
 
@@ -197,6 +212,7 @@ def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: st
     """Make the probes of a run that has its samples; the run's state. A failed probe makes it incomplete."""
     from harness.run.probing import run_probes
     from harness.store.files import RunLock
+    from harness.text import counted
 
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr))
     lock = RunLock(path / "lock")
@@ -204,5 +220,5 @@ def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: st
         made, found, failures = run_probes(plan, options, path, say)
     finally:
         lock.release()
-    say(f"{path}: {made} probes made, {found} found finished")
+    say(f"{path}: {counted(made, 'probe')} made, {found} found finished")
     return "incomplete" if failures else state

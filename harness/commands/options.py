@@ -24,7 +24,17 @@ overrides_option = click.option(
 data_option = click.option(
     "--data", type=PATH, help="Folder with benchmark data (default: GATEDEVAL_DATA, else the hub)."
 )
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors and the result.")
+
+
+def length_option(text: str) -> int:
+    """The type of an option that takes a length in tokens: 4096 or 4K."""
+    from harness.text import read_length
+
+    try:
+        return read_length(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from error
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:

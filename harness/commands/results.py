@@ -8,12 +8,14 @@ from typing import Any
 import click
 
 from harness.commands.options import FORMATS, PATH, STYLES
+from harness.types import GatedevalError
 
 
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
-@click.option("--style", "-s", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
+@click.option("--style", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
+@click.option("-s", "short_style", type=STYLES, hidden=True)
 @click.option("--reference", help="`paper` adds the paper's own rows; or a CSV file with the same columns.")
 @click.option("--baseline", help="Label of the model that others are compared with (default: the first).")
 @click.option("--candidate", help="Label of the model to compare with it (style delta).")
@@ -26,6 +28,7 @@ def table(
     run: Path,
     fmt: str,
     style: str,
+    short_style: str | None,
     reference: str | None,
     baseline: str | None,
     candidate: str | None,
@@ -38,9 +41,11 @@ def table(
     """Print the table of the run directory RUN."""
     from harness.export import export_run
 
+    if short_style:  # as older versions had it; -s is --set in every other command
+        click.echo("gatedeval: -s is --set elsewhere; write --style here", err=True)
     text = export_run(
         run,
-        style=style,
+        style=short_style or style,
         fmt=fmt,
         reference=reference,
         baseline=baseline,
@@ -102,19 +107,24 @@ def report(run: Path, output: Path | None, baseline: str | None, candidate: str 
 
 
 @click.command()
-@click.argument("root", type=PATH, default=Path("results"))
-def runs(root: Path) -> None:
-    """List the runs below ROOT, newest first: state, samples, models."""
+@click.argument("root", type=PATH, required=False)
+def runs(root: Path | None) -> None:
+    """List the runs below ROOT (default: results), newest first: state, samples, models."""
     from harness.store import list_runs
-    from harness.text import align
+    from harness.text import align, counted
 
+    if root is not None and not root.is_dir():
+        raise GatedevalError(f"{root}: no such directory; give the folder that the run directories are in")
+    root = root or Path("results")
     rows = []
     for run in list_runs(root):
         if "error" in run:
             facts = ["", "", run["error"]]
         else:
-            facts = [f"{run['samples']} samples", f"{run['cells']} cells", ", ".join(run["models"])]
+            facts = [counted(run["samples"], "sample"), counted(run["cells"], "cell"), ", ".join(run["models"])]
         rows.append([run["path"], run["state"], run["start"], *facts])
+    if not rows:
+        click.echo(f"no run in {root} yet: `gatedeval run CONFIG` writes one there", err=True)
     for line in align(rows, right=(3, 4)):
         print(line)
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticKnownError
 
 from harness.config.messages import complaints
+from harness.text import read_length
 from harness.types import GatedevalError, did_you_mean
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -64,6 +65,18 @@ def _path(value: Any) -> Path:
     return Path(value)
 
 
+def _length(value: Any) -> Any:
+    """4K is 4096, 1M is 1048576, as on the command line; any other text is left for the type to refuse."""
+    if isinstance(value, str) and value[-1:].isalpha():
+        try:
+            return read_length(value)
+        except ValueError as error:
+            raise ValueError(f"{error}; it is {value!r}") from None
+    return _whole(value)
+
+
+Length = Annotated[int, BeforeValidator(_length), Field(gt=0)]
+"""Tokens, written as 4096 or 4K."""
 Whole = Annotated[int, BeforeValidator(_whole)]
 Positive = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 Natural = Annotated[int, BeforeValidator(_whole), Field(ge=0)]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, OneOrMore, Positive, Text, Whole
+from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, Length, OneOrMore, Positive, Text, Whole
 from harness.config.probing import ProbeOptions
 
 
@@ -36,7 +36,7 @@ class Yarn(Entry):
     """YaRN (Peng et al. 2023, arXiv 2309.00071): NTK-by-parts interpolation and the attention temperature."""
 
     factor: float = Field(ge=1)
-    original_max_position_embeddings: Positive  # tokens
+    original_max_position_embeddings: Length  # tokens
     beta_fast: float = Field(default=32.0, gt=0)
     beta_slow: float = Field(default=1.0, gt=0)
     attention_factor: float | None = Field(default=None, gt=0)  # None: 0.1 ln(factor) + 1
@@ -61,7 +61,7 @@ class ContextSetting(Entry):
     """
 
     label: Text
-    max_length: Positive | None = None
+    max_length: Length | None = None
     rope_theta: float | None = Field(default=None, gt=1)
     yarn: Yarn | None = None
     linear: Factor | None = None  # position interpolation factor

@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from harness.text import well_formed
 from harness.types import GatedevalError, did_you_mean
 
 Loc = tuple[str | int, ...]
@@ -96,6 +97,8 @@ def read_value(node: yaml.Node, loc: Loc, source: Source) -> Any:
     if len(loc) > _DEPTH:
         raise GatedevalError(f"{source.place(loc)}: nested too deeply (does an alias contain itself?)")
     if isinstance(node, yaml.ScalarNode):
+        if well_formed(node.value) != node.value:
+            source.problem(loc, f"{node.value!a} has half a character (a lone surrogate); write the whole one")
         return scalar(node.value) if node.style is None else node.value
     if isinstance(node, yaml.SequenceNode):
         return [read_value(child, (*loc, i), source) for i, child in enumerate(node.value)]

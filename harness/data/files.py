@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.text import well_formed
 from harness.types import GatedevalError
 
 _hashes: dict[tuple[str, int, int], str] = {}
@@ -45,19 +46,49 @@ def read_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:
     """A JSON value, or the list of values of a JSON-lines file; gzipped or not."""
+    rows = read_rows(path)
+    return rows[0][1] if len(rows) == 1 and rows[0][0] == str(path) else [value for _, value in rows]
+
+
+def read_rows(path: Path) -> list[tuple[str, Any]]:
+    """(place, value) of each line of JSON lines, of each item of one JSON list, or of one object; gzipped or not.
+
+    The place names the file, and the line (of a list: the item, counted from 1), for messages.
+    """
     text = read_text(path)
     try:
-        return json.loads(text)
+        whole = json.loads(text)
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
             raise GatedevalError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
-    return [value for _, value in json_lines(text, path)]
+        return [(f"{path}, line {number}", value) for number, value in json_lines(text, path)]
+    if not isinstance(whole, list):
+        return [(str(path), whole)]
+    return [(f"{path}, item {number}", value) for number, value in enumerate(whole, 1)]
 
 
-def read_json_lines(path: Path) -> list[Any]:
-    """The values of a JSON-lines file (or the items of one JSON list); gzipped or not."""
-    text = read_text(path)
-    return json.loads(text) if text.lstrip().startswith("[") else [value for _, value in json_lines(text, path)]
+def text_in(row: Any, key: str, where: str, what: str) -> str:
+    """The text `row[key]` of a data file's row. `where`: the row's place; `what`: what a row has, for the message.
+
+    Raises:
+        GatedevalError: it is missing, null, a number, empty, or holds half a character: a prompt made of it would be
+            another one than the benchmark's, and nothing would say so.
+    """
+    if not isinstance(row, dict):
+        raise GatedevalError(f"{where}: {what}; this is {_shown(row)}. Bring the file again")
+    if key not in row:
+        raise GatedevalError(f"{where}: {what}; this one has no {key!r}. Bring the file again")
+    value = row[key]
+    if not isinstance(value, str) or not value.strip():
+        raise GatedevalError(f"{where}: {what}, texts that are not empty; {key!r} is {_shown(value)}. Mend the file")
+    if well_formed(value) != value:
+        raise GatedevalError(f"{where}: {key!r} has half a character (a lone surrogate): {value!a:.80}. Mend the file")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, as JSON has it."""
+    return f"{json.dumps(value):.80}"
 
 
 def json_lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:

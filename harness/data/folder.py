@@ -9,6 +9,7 @@ records the sha256 of every file that was read, because a score is only as compa
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 
 from harness.data.catalog import DATASETS, MMLU_SUBJECTS
 from harness.data.download import cache_folder, fetch_one
-from harness.data.files import read_json, read_json_lines, sha256_of
+from harness.data.files import read_json, read_rows, sha256_of, text_in
 from harness.data.mmlu import read_mmlu
 from harness.data.network import OUT_OF_REACH, Unreachable
 from harness.types import GatedevalError, first_line
@@ -153,13 +154,15 @@ class DataFolder:
 
     def gsm8k_rows(self, split: str) -> list[dict[str, str]]:
         """GSM8k's rows in file order: question, answer (which ends in `#### NUMBER`). `split` is train or test."""
-        path = self.find(f"gsm8k_{split}").path
-        rows = read_json_lines(path)
-        for number, row in enumerate(rows, 1):
-            if not isinstance(row, dict) or not {"question", "answer"} <= row.keys():
+        rows = []
+        for where, row in read_rows(self.find(f"gsm8k_{split}").path):
+            for key in ("question", "answer"):
+                text_in(row, key, where, "a GSM8k row has `question` and `answer`")
+            if not re.search(r"#### -?[0-9][0-9.,]*\s*$", row["answer"]):
                 raise GatedevalError(
-                    f"{path}, line {number}: a GSM8k row has `question` and `answer`; this one does not"
+                    f"{where}: a GSM8k answer ends in `#### NUMBER`, this one in {row['answer'][-40:]!r}. Mend the file"
                 )
+            rows.append(row)
         return rows
 
     def fetch(self, names: Iterable[str] = ()) -> Iterator[tuple[str, Path]]:

@@ -52,4 +52,6 @@ def _rows(text: str, where: str) -> Iterator[dict[str, Any]]:
             raise GatedevalError(
                 f"{where}, row {number}: expected question,A,B,C,D,answer (a letter), got {row!r:.200}"
             )
+        if not all(field.strip() for field in row[:5]):
+            raise GatedevalError(f"{where}, row {number}: the question or a choice is empty: {row!r:.200}")
         yield {"question": row[0], "choices": row[1:5], "answer": "ABCD".index(row[5].strip())}

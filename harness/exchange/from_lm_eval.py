@@ -19,7 +19,7 @@ from harness.engine.requests import SampleRequest
 from harness.exchange.matching import Imported
 from harness.types import GatedevalError
 from tasks.ruler.protocol import TASKS as RULER_TASKS
-from tasks.ruler.scoring import score, task_name
+from tasks.ruler.scoring import scores, task_name
 
 _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT[0-9.-]+)\.jsonl")
 _RESULTS = re.compile(r"results_(?P<date>\d{4}-\d\d-\d\dT[0-9.-]+)\.json")
@@ -267,7 +267,7 @@ def _ruler(task: str, name: str, rows: dict[int, list[_Line]]) -> Iterator[LmEva
         line = lines[0]
         doc, arguments, response = line.row["doc"], _arguments(line), _text(line)
         references, length = [str(o) for o in doc["outputs"]], int(doc["max_length"])
-        ours = score(name, references, response)
+        ours = scores(name, references, response)
         theirs = line.row.get(str(length))
         there = lengths.setdefault(length, [])
         sample = Imported(
@@ -275,11 +275,13 @@ def _ruler(task: str, name: str, rows: dict[int, list[_Line]]) -> Iterator[LmEva
             number=len(there),
             references=references,
             response=response,
-            scores={"score": ours},
+            scores=ours,
             identity=str(arguments),
             asked=_prompt_requests(f"{task}, document {number}", arguments[0]),
         )
-        there.append((sample, isinstance(theirs, int | float) and theirs >= 0 and not math.isclose(theirs, ours)))
+        there.append(
+            (sample, isinstance(theirs, int | float) and theirs >= 0 and not math.isclose(theirs, ours["score"]))
+        )
     for length, samples in sorted(lengths.items()):
         yield LmEvalTask(
             name=task,

@@ -19,7 +19,7 @@ from harness.engine.requests import SampleRequest
 from harness.exchange.matching import Imported
 from harness.types import GatedevalError
 from tasks.ruler.protocol import ANSWER_TOKENS
-from tasks.ruler.scoring import read_predictions, score
+from tasks.ruler.scoring import read_predictions, scores
 
 _ENDINGS = re.compile(r".*\.(jsonl|csv)(\.gz)?")
 
@@ -71,7 +71,7 @@ def read_samples(file: Path, task: str | None, answer_tokens: Mapping[str, int])
                 number=number,
                 references=prediction.references,
                 response=prediction.prediction,
-                scores={"score": score(prediction.task, prediction.references, prediction.prediction)},
+                scores=scores(prediction.task, prediction.references, prediction.prediction),
                 identity=json.dumps(prompts[:1] or [number, question, prediction.references], ensure_ascii=False),
                 asked=[
                     SampleRequest(id="0", label=f"{prediction.task}, line {line}", prompt=prompt, max_tokens=budget)

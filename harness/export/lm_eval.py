@@ -94,6 +94,8 @@ class _Results:
         task = self.tasks.setdefault(name, _Task(name, cell.benchmark))
         within = None if group is None else self.groups.setdefault(group, _Group(shown))
         for metric, values in metrics.items():
+            if np.isnan(values).any():  # samples of an older version lack a metric that later ones have
+                continue
             key = shown.lm_eval_metric(metric, cell.length)
             _put(task.scores, key, values)
             task.higher_is_better[key.partition(",")[0]] = not lower_is_better(metric)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 from collections.abc import Callable
 from importlib import metadata
@@ -15,6 +14,7 @@ from harness.config import to_dict
 from harness.models.decoding import decoding_sha256
 from harness.models.hub import tokenizer_sha256
 from harness.models.stopping import stop_ids
+from harness.run.hardware import hardware
 from harness.run.plan import Plan
 from harness.store.manifest import now
 
@@ -46,7 +46,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
             for label, planned in plan.models.items()
         },
         "sampling": {"temperature": 0.0, "generation_config": "ignored, but for its eos_token_id: see stop_ids"},
-        "hardware": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
+        "hardware": hardware(),
         "git": _git(),
         "caption": list(config.caption),
         "options": _options(plan),

@@ -10,7 +10,7 @@ from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.rope import context
 from harness.run.plan import Plan
-from harness.text import align
+from harness.text import align, counted
 from harness.types import GatedevalError
 
 
@@ -35,7 +35,7 @@ def render(plan: Plan) -> str:
             f"{label}: gate {checkpoint.gate}, {checkpoint.parameters:,} parameters; longest prompt + answer: {limits}"
         )
     if plan.refusals:
-        lines.append(f"{len(plan.refusals)} refusal(s), see below")
+        lines.append(f"{counted(len(plan.refusals), 'refusal')}, see below")
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ one of the classes below.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import queue
@@ -52,6 +53,7 @@ def main(input_descriptor: int, output_descriptor: int) -> None:
     outgoing = Connection(output_descriptor, readable=False)
     received: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(incoming, received), daemon=True).start()
+    logging.getLogger("gatedeval").setLevel(os.environ.get("GATEDEVAL_LOG", "WARNING"))
     plan = received.get()
     if not any(b.uses_torch for b in benchmarks_of(plan.config)):
         _import_tokenizers_without_torch()

@@ -5,15 +5,19 @@ Rate and time left are computed from tokens: the costs of samples differ by two 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
+from harness.run.estimate import Estimate, duration
+from harness.text import counted
 from harness.types import Cell
 
 if TYPE_CHECKING:
@@ -21,10 +25,15 @@ if TYPE_CHECKING:
 
 _LINE_INTERVAL = 30.0  # seconds between plain lines
 _DRAW_INTERVAL = 0.1  # seconds between two drawings of the bars
+_TICK = 1.0  # seconds between drawings while nothing finishes: the clocks in the lines go on
 
 
 class Progress:
-    """Counts and shows finished samples and tokens. `quiet`: print nothing. `clock`: seconds from any fixed point."""
+    """Counts and shows finished samples and tokens. `quiet`: print nothing. `clock`: seconds from any fixed point.
+
+    A thread draws once a second, so that the clock of an engine's start and the time left go on while no sample
+    finishes. All drawing happens under one lock.
+    """
 
     def __init__(self, plan: Plan, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -35,95 +44,177 @@ class Progress:
         self.count, self.total = sum(plan.cells.values()), sum(plan.tokens.values())
         self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}  # cell -> prompt tokens per sample
         self.samples: Counter[Cell] = Counter()  # cell -> finished samples, those of earlier sessions included
-        # Prompt tokens as the plan counts them: of all finished samples, and of those finished in this session.
-        self.done = self.fresh = 0.0
-        self.sent = 0  # prompt and answer tokens of this session, as they were
-        self.worked = 0.0  # seconds of answering, without engine starts and cached samples: the rate is about these
-        self.last = self.last_line = self.clock()
+        self.done = 0.0  # prompt tokens of all finished samples, as the plan counts them
+        self.estimate = Estimate(clock)
+        self.began = self.last_line = clock()
+        self.ended: float | None = None
         self.last_drawn = 0.0
         self.plan_bar: tqdm | None = None
         self.cell_bar: tqdm | None = None
+        self._shown: Cell | None = None  # the cell of the lower bar
+        self._starting: str | None = None  # the model whose engine is starting
+        self._started: set[str] = set()  # the models whose engine was started
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
 
     def __enter__(self) -> Progress:
+        self.began = self.last_line = self.clock()
         if self.terminal and not self.quiet:
             self.plan_bar = _bar("plan", max(self.total, 1), 0, self.stream)
-            self.cell_bar = _bar("", 1, 1, self.stream)
+            self.cell_bar = _bar("", 1, 1, self.stream, "making the first samples")
+        if not self.quiet:
+            threading.Thread(target=self._tick_until_the_end, daemon=True).start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for bar in (self.cell_bar, self.plan_bar):
-            if bar is not None:
-                bar.close()
-        if self.stream is not sys.stderr:
-            self.stream.close()
-            self.stream = sys.stderr
+        self._ended.set()
+        self.ended = self.clock()
+        with self._lock:
+            if self.plan_bar is not None and self.samples.total() >= self.count:
+                self.plan_bar.n = max(self.total, 1)  # sums of fractions may end just below it
+            for bar in (self.cell_bar, self.plan_bar):
+                if bar is not None:
+                    bar.refresh()
+                    bar.close()
+            self.plan_bar = self.cell_bar = None
+            if self.stream is not sys.stderr:
+                self.stream.close()
+                self.stream = sys.stderr
 
     def say(self, line: str) -> None:
         """Print one line of text above the bars."""
         if self.quiet:
             return
-        if self.plan_bar is not None:
-            self.plan_bar.write(line, file=self.stream)
-        else:
-            print(line, file=self.stream, flush=True)
+        with self._lock:
+            if self.plan_bar is not None:
+                self.plan_bar.write(line, file=self.stream)
+            else:
+                print(line, file=self.stream, flush=True)
 
-    def resume(self) -> None:
-        """Leave the time since the last sample out of the rate: an engine was starting."""
-        self.last = self.clock()
+    def found(self, samples: int) -> None:
+        """Say how many finished samples an earlier session has left; nothing for none."""
+        if samples:
+            self.say(f"found {samples:,} of {counted(f'{self.count:,}', 'sample')} finished")
+
+    @contextlib.contextmanager
+    def starting(self, model: str) -> Iterator[None]:
+        """Within this, the engine of `model` starts: a line with a clock, and no time of it in the rate."""
+        if self.plan_bar is None:
+            self.say(f"{model}: starting vLLM")
+        with self._lock:
+            self._starting = model
+            self._started.add(model)
+            self.estimate.start_begins()
+        self._draw()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._starting = None
+                seconds = self.estimate.start_ends()
+        self.say(f"{model}: vLLM started in {duration(seconds)}")
 
     def enter(self, cell: Cell) -> None:
         """The samples of `cell` come next; samples of the cell before may still be running."""
         if not self.samples:
-            self._show(cell)
+            with self._lock:
+                self._shown = cell
+            self._draw()
 
     def advance(self, cell: Cell, prompt_tokens: int, answer_tokens: int, *, reused: bool = False) -> None:
         """Count one finished sample of `cell`. `reused`: an earlier session had finished it."""
-        now = self.clock()
         planned = self.planned.get(cell, prompt_tokens)
-        self.samples[cell] += 1
-        self.done += planned
-        if not reused:
-            self.worked += now - self.last
-            self.fresh += planned
-            self.sent += prompt_tokens + answer_tokens
-        self.last = now
-        if self.plan_bar is not None:
-            self._show(cell)
-        elif not self.quiet and now - self.last_line >= _LINE_INTERVAL:
-            self.last_line = now
-            share = min(1.0, self.done / max(self.total, 1))
-            print(f"{share:.0%} of the tokens, {self.standing()}", file=self.stream, flush=True)
+        with self._lock:
+            self.samples[cell] += 1
+            self.done += planned
+            if reused:
+                self.estimate.skip()
+            else:
+                self.estimate.count(planned, prompt_tokens + answer_tokens)
+            self._shown = cell
+            whole = self.samples[cell] >= self.cells.get(cell, 0)  # a finished bar is drawn full
+            if self.plan_bar is not None:
+                if whole or self.clock() - self.last_drawn >= _DRAW_INTERVAL:
+                    self._draw()
+            else:
+                self._line()
 
     def standing(self) -> str:
         """For example "120/240 samples, 5,310 tokens/s, about 12 min left"; without a rate at the start."""
         text = f"{self.samples.total():,}/{self.count:,} samples"
-        if self.fresh and self.worked > 0:
-            left = max(0.0, self.total - self.done) / self.fresh * self.worked
-            text += f", {self.sent / self.worked:,.0f} tokens/s, about {duration(left)} left"
+        if (rate := self.estimate.rate()) is not None:
+            unfinished = {cell.model for cell, planned in self.cells.items() if self.samples[cell] < planned}
+            engines = len(unfinished - self._started)
+            left = self.estimate.left(max(0.0, self.total - self.done), engines)
+            text += f", {rate:,.0f} tokens/s"
+            text += f", about {duration(left)} left" if self.samples.total() < self.count else ""
         return text
 
-    def _show(self, cell: Cell) -> None:
-        if self.plan_bar is None or self.cell_bar is None:
-            return
-        n, count = self.samples[cell], self.cells.get(cell, 0)
-        self.cell_bar.total, self.cell_bar.n = max(count, 1), n
-        self.cell_bar.set_description_str(
-            f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}".rstrip(), refresh=False
-        )
-        self.cell_bar.unit = f"{n:,}/{count:,}"
-        self.plan_bar.unit = self.standing()
-        self.plan_bar.n = min(self.done, max(self.total, 1))
+    def closing(self, sent: int, cached: int) -> str:
+        """The session in a line: time, rate, and which part of the `sent` prompt tokens was `cached`."""
+        parts = [f"took {duration((self.ended or self.clock()) - self.began)}"]
+        if (rate := self.estimate.rate()) is not None:
+            parts.append(f"{rate:,.0f} tokens/s while answering")
+        if sent:
+            parts.append(f"{cached / sent:.0%} of {sent:,} prompt tokens came from the prefix cache")
+        return ", ".join(parts)
+
+    # ------------------------------------------------------------------------------------------------- drawing
+
+    def _tick_until_the_end(self) -> None:
+        while not self._ended.wait(_TICK):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                if self.plan_bar is not None:
+                    self._draw()
+                else:
+                    self._line()
+
+    def _line(self) -> None:
+        """A plain line, where the last one is old enough."""
         now = self.clock()
-        if now - self.last_drawn >= _DRAW_INTERVAL or self.samples.total() == self.count:
-            self.last_drawn = now
+        if self.quiet or now - self.last_line < _LINE_INTERVAL:
+            return
+        self.last_line = now
+        if self._starting is not None:
+            self.say(f"starting vLLM on {self._starting}, {duration(self.estimate.starting_for())}")
+        else:
+            share = min(1.0, self.done / max(self.total, 1))
+            self.say(f"{share:.0%} of the tokens, {self.standing()}")
+
+    def _draw(self) -> None:
+        """Draw both bars."""
+        with self._lock:
+            if self.plan_bar is None or self.cell_bar is None:
+                return
+            self.last_drawn = self.clock()
+            self.plan_bar.unit = self.standing()
+            whole = self.samples.total() >= self.count
+            self.plan_bar.n = max(self.total, 1) if whole else min(self.done, max(self.total, 1))
+            if self._starting is not None:
+                model = self._starting.replace("{", "{{").replace("}", "}}")  # tqdm formats the text
+                clock = duration(self.estimate.starting_for())
+                self.cell_bar.bar_format = f"starting vLLM on {model}, {clock}"
+            elif (cell := self._shown) is not None:
+                self.cell_bar.bar_format = _FORMAT
+                n, count = self.samples[cell], self.cells.get(cell, 0)
+                self.cell_bar.total, self.cell_bar.n = max(count, 1), n
+                self.cell_bar.set_description_str(
+                    f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}".rstrip(), refresh=False
+                )
+                self.cell_bar.unit = f"{n:,}/{count:,}"
             self.plan_bar.refresh()
             self.cell_bar.refresh()
+
+
+_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {unit}"
 
 
 def _own_stderr() -> IO[str]:
     """Standard error under a file descriptor of its own.
 
-    While an engine starts, descriptor 2 leads to the engine's log (`harness.engine.log`): its processes inherit it.
+    Descriptor 2 may lead elsewhere while an engine starts, because the engine's processes inherit it.
     """
     try:
         if sys.stderr.fileno() != 2:  # a test or a notebook has replaced it
@@ -133,23 +224,18 @@ def _own_stderr() -> IO[str]:
         return sys.stderr
 
 
-def _bar(title: str, total: int, position: int, stream: IO[str]) -> tqdm:
-    """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike."""
+def _bar(title: str, total: int, position: int, stream: IO[str], shown: str | None = None) -> tqdm:
+    """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike.
+
+    `shown`: text in place of the bar, until there is something to count.
+    """
     return tqdm(
         total=total,
         desc=title,
         position=position,
         leave=position == 0,
-        bar_format="{desc} {percentage:3.0f}%|{bar}| {unit}",
+        bar_format=shown or _FORMAT,
         unit="",
         file=stream,
         dynamic_ncols=True,
     )
-
-
-def duration(seconds: float) -> str:
-    """A duration in words: "40 s", "12 min", "3 h 20 min"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -43,6 +43,7 @@ def run(
     engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
         session = Session(plan, store, progress, prefetcher, engine_factory)
+        progress.found(store.finished()[0])
         cells = _CellsLeft(session)
         for label in plan.models:
             _run_model(session, cells, label)
@@ -134,4 +135,3 @@ def _record_work(session: Session, live: LiveEngine, before: Tally) -> None:
         return
     facts = {"prompt_tokens": sent, "cached_tokens": cached, "answer_seconds": round(tally.seconds - before.seconds, 3)}
     session.record_engine(live.label, {**live.engine.facts, **facts})
-    session.progress.say(f"{live.label}: {cached / sent:.0%} of {sent:,} prompt tokens came from the prefix cache")

@@ -135,9 +135,8 @@ class LiveEngine:
     def _started(self, settings: Sequence[ContextSetting]) -> RunEngine:
         """A new engine for `settings`; the manifest records its facts."""
         session = self.session
-        session.progress.say(f"{self.label}: starting vLLM")
         model = session.plan.models[self.label].model
-        engine = session.engine_factory(model, settings, session.plan.config.engine)
+        with session.progress.starting(self.label):
+            engine = session.engine_factory(model, settings, session.plan.config.engine)
         session.record_engine(self.label, engine.facts)
-        session.progress.resume()
         return engine

@@ -47,14 +47,6 @@ def a_factor(text: str) -> float:
     return _number(text, lambda v: v >= 1, "should be a YaRN factor, a number of at least 1 (1: the base alone)")
 
 
-def a_length(text: str) -> int:
-    """A length in tokens; 4K is 4096. Raises ValueError with what it should be."""
-    match = re.fullmatch(r"([0-9]+)([kK]?)", text)
-    if match is None or int(match[1]) == 0:
-        raise ValueError("should be a length in tokens, a whole number such as 4096 or 4K")
-    return int(match[1]) * (1024 if match[2] else 1)
-
-
 def _number(text: str, allowed: Callable[[float], bool], message: str) -> float:
     try:
         value = float(text)
@@ -164,9 +156,6 @@ def build(
     entries = models(paths, dtype)
     stem = "-".join(re.sub(r"[^A-Za-z0-9._-]", "_", str(e["label"])) for e in entries)
     settings = contexts(bases, factors, lengths, original, native)
-    for entry in settings:
-        if entry["label"] == NATIVE:
-            entry["max_length"] = _native_length([e["path"] for e in entries], max(lengths))
     ruler: Any = "all" if "all" in tasks else list(tasks)
     data = {
         "name": name or f"sweep-{stem}",
@@ -175,7 +164,12 @@ def build(
         "benchmarks": [{"ruler": ruler, "lengths": list(lengths), "samples": samples}],
         "seed": seed,
     }
-    return from_dict(data, overrides, name="gatedeval sweep", check_paths=True)
+    config = from_dict(data, overrides, name="gatedeval sweep", check_paths=True)
+    # Only now, because it reads the checkpoints, which may be on the hub: a mistyped task is found before.
+    if own := next((c for c in settings if c["label"] == NATIVE), None):
+        own["max_length"] = _native_length([e["path"] for e in entries], max(lengths))
+        config = from_dict(data, overrides, name="gatedeval sweep", check_paths=True)
+    return config
 
 
 def _native_length(paths: Sequence[str], longest: int) -> int | None:

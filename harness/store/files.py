@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.text import well_formed
 from harness.types import GatedevalError
 
 _LOCKED_HERE: set[Path] = set()  # locks of this process: a POSIX lock does not see its own process
@@ -40,7 +41,7 @@ def write_atomic(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "w", encoding="utf-8", newline="") as f:
-            f.write(text)
+            f.write(well_formed(text))  # an error message may quote a response
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)

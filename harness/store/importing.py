@@ -31,7 +31,7 @@ def import_predictions(
         GatedevalError: a row that cannot be read (naming file and row), a file without rows, a negative length, or
             another run at `out` already. (Importing a file a second time is no error, and changes nothing.)
     """
-    from tasks.ruler.scoring import read_predictions, score
+    from tasks.ruler.scoring import read_predictions, scores
 
     file = Path(file)
     if length < 0:
@@ -54,7 +54,7 @@ def import_predictions(
                 response=row.prediction,
                 response_tokens=0,
                 finish_reason="stop",
-                scores={"score": score(row.task, row.references, row.prediction)},
+                scores=scores(row.task, row.references, row.prediction),
                 extra=facts,
             )
         )

@@ -8,6 +8,7 @@ from typing import Any
 from harness.store.files import is_locked
 from harness.store.manifest import MANIFEST, instant
 from harness.store.run import Store
+from harness.text import counted
 from harness.types import GatedevalError
 
 
@@ -63,7 +64,8 @@ def interruption_message(path: Path, why: str, again: str) -> str:
     """What is finished, where it is kept, and the command that resumes; `why` names the signal."""
     try:
         done, planned = Store.read(path).finished()
-        kept = f"{done:,} of {planned:,} samples are finished and kept in {path}"
+        samples = counted(f"{planned:,}", "sample")
+        kept = f"{done:,} of {samples} {'is' if planned == 1 else 'are'} finished and kept in {path}"
     except GatedevalError:
         kept = f"nothing was begun in {path} yet"
     return f"interrupted by {why}: {kept}. Go on with:\n  {again}"

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.store.files import explain, write_atomic
+from harness.text import well_formed_value
 from harness.types import Cell, GatedevalError
 
 FINISH = ("stop", "length", "choose")
@@ -125,7 +126,8 @@ def each_record(path: Path, use: Callable[[dict[str, Any]], None]) -> int:
 
     What follows the last newline is a torn line: its sample is pending again, and it is not counted. A whole line that
     is no JSON object (a block of zeros after a power cut) is counted, and its sample is pending again too. A missing
-    file has no lines. jsonlines has no notion of a torn or damaged line, so the lines are split here.
+    file has no lines. Half a character, as JSON escapes can write it, is read as U+FFFD: nothing could print it.
+    jsonlines has no notion of a torn or damaged line, so the lines are split here.
     """
     try:
         data = path.read_bytes()
@@ -133,7 +135,12 @@ def each_record(path: Path, use: Callable[[dict[str, Any]], None]) -> int:
         return 0
     except OSError as error:
         raise explain(error, "read", path) from error
-    lines = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="surrogateescape").split("\n")[:-1]
+    data = data[: data.rfind(b"\n") + 1]
+    try:
+        text, damaged = data.decode(), False
+    except UnicodeDecodeError:
+        text, damaged = data.decode(errors="surrogateescape"), True
+    lines = text.split("\n")[:-1]
     unreadable = 0
     loads = json.loads
     for line in lines:
@@ -142,7 +149,7 @@ def each_record(path: Path, use: Callable[[dict[str, Any]], None]) -> int:
         except ValueError:
             record = None
         if isinstance(record, dict):
-            use(record)
+            use(well_formed_value(record) if damaged or "\\u" in line else record)
         else:
             unreadable += 1
     return unreadable

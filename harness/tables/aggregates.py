@@ -12,6 +12,7 @@ from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.store.summary import scale_of
+from harness.text import counted
 from harness.types import Cell
 
 
@@ -72,7 +73,7 @@ def usable(store: Store, cell: Cell) -> bool:
 
 def _sample_count(n: int, planned: int | None) -> str:
     """ "137 of 500 samples", or "137 samples" where the plan does not say."""
-    return f"{n} samples" if planned is None else f"{n} of {planned} samples"
+    return counted(n, "sample") if planned is None else f"{n} of {counted(planned, 'sample')}"
 
 
 # ------------------------------------------------------------------------------------------------- several cells

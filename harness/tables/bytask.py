@@ -9,11 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.tables.aggregates import describe
-from harness.tables.caption import missing_lines, scoring_lines, setting_lines
+from harness.tables.caption import beside_lines, missing_lines, scoring_lines, setting_lines
 from harness.tables.frames import cells_frame
 from harness.tables.layout import Column, Entry, Table, length_title
+from harness.text import counted
 from harness.types import Cell
 
 
@@ -21,13 +23,14 @@ def tasks_table(store: Store) -> Table:
     """Rows (context, model, benchmark, task), one column per length; benchmarks without a length share one column.
 
     Best is marked per (context, task, length) over the models. "†": fewer samples than planned; a dash: failed or
-    absent.
+    absent. A metric of ours (`Presentation.beside`) has rows of its own where it differs from the task's score.
     """
     frame = cells_frame(store)
     lengths = sorted((int(n) for n in frame["length"].unique()), key=lambda n: (n == 0, n))
     columns = [Column(title=t, numeric=False) for t in ("context", "benchmark", "task", "model")]
     columns += [Column(title=length_title(n) if n else "score") for n in lengths]
     rows: list[list[Entry]] = []
+    beside: dict[tuple[str, str], None] = {}  # (benchmark, metric) of the rows for metrics of ours, an ordered set
     breaks: set[int] = set()
     previous = None
     for (context, benchmark, task), group in frame.groupby(["context", "benchmark", "task"], sort=False):
@@ -39,9 +42,13 @@ def tasks_table(store: Store) -> Table:
             row = [Entry(text=str(t)) for t in (context, benchmark, task, model)]
             row += [_entry(values.get(n), group[group["length"] == n]["score"]) for n in lengths]
             rows.append(row)
+        for metric in presentation_of(str(benchmark)).beside:
+            if extra := _beside(store, group, metric, lengths):
+                rows += extra
+                beside[str(benchmark), metric] = None
     records = frame.to_dict("records")
     missing = [f"{_where(r)}: {r['error'] or 'no sample yet'}" for r in records if math.isnan(r["score"])]
-    partial = [f"{_where(r)}: {r['samples']} of {r['planned']} samples" for r in records if _partial(r)]
+    partial = [f"{_where(r)}: {r['samples']} of {counted(r['planned'], 'sample')}" for r in records if _partial(r)]
     table = Table(
         style="tasks",
         title=str(store.manifest.get("name", store.path.name)),
@@ -51,8 +58,30 @@ def tasks_table(store: Store) -> Table:
         breaks=breaks,
         missing=missing_lines(missing, partial),
     )
-    table.caption = [*scoring_lines(store), *setting_lines(store), *table.missing]
+    table.caption = [*scoring_lines(store), *beside_lines(beside), *setting_lines(store), *table.missing]
     return table
+
+
+def _beside(store: Store, group: pd.DataFrame, metric: str, lengths: list[int]) -> list[list[Entry]]:
+    """One row per model for a metric of ours; none where no cell of `group` has it, or it equals the score in all."""
+    found: dict[str, dict[int, float]] = {}
+    differs = False
+    for row in group.to_dict("records"):
+        cell = Cell(*(row[f.name] for f in fields(Cell)))
+        scores = store.scores(cell)
+        column = scores.metrics.get(metric)
+        if column is not None and column.size and not math.isnan(value := float(column.mean())):
+            found.setdefault(cell.model, {})[cell.length] = 100 * value
+            differs = differs or value != float(scores.scores.mean())
+    if not differs:
+        return []
+    context, benchmark, task = (str(group[name].iloc[0]) for name in ("context", "benchmark", "task"))
+    title = f"{task}, {presentation_of(benchmark).beside[metric].title}"
+    return [
+        [Entry(text=text) for text in (context, benchmark, title, model)]
+        + [Entry(value=values.get(length)) for length in lengths]
+        for model, values in found.items()
+    ]
 
 
 def _where(row: Mapping[Any, Any]) -> str:

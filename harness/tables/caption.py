@@ -13,6 +13,7 @@ from harness.store.arithmetic import mixed_line
 from harness.tables.aggregates import describe, tasks_of
 from harness.tables.layout import DASH, Entry, Table
 from harness.tables.paired import ALPHA, Comparison
+from harness.text import counted
 from harness.types import Cell
 
 CAPPED_SHARE = 0.01  # a line names cells with more length-capped answers than this share
@@ -49,6 +50,17 @@ def scoring_lines(store: Store) -> list[str]:
     ordered = sorted(names, key=lambda name: presentation_of(name).rank)
     lines = [presentation_of(name).caption(planned_of(store, name)) for name in ordered]
     return [line for line in lines if line]
+
+
+def beside_lines(shown: Iterable[tuple[str, str | None]]) -> list[str]:
+    """One line for every metric of ours among the (benchmark, metric) pairs that a table shows."""
+    lines = []
+    for benchmark, metric in dict.fromkeys(shown):
+        presentation = presentation_of(benchmark)
+        if metric is not None and metric in presentation.beside:
+            ours = presentation.beside[metric]
+            lines.append(f"{presentation.title}, {ours.title}: {ours.meaning}.")
+    return lines
 
 
 # ------------------------------------------------------------------------------------------------- how to read it
@@ -88,7 +100,7 @@ def reading_lines(table: Table, uncertainty: Uncertainty) -> list[str]:
         tests = " or ".join(sorted({c.test for _, c in tested}))
         lines.append(
             f"▲ above, ▼ below {' or '.join(uncertainty.baselines)} under the same context setting: p < {ALPHA}, "
-            f"paired {tests} test, Holm over {len(tested)} comparisons."
+            f"paired {tests} test, Holm over {counted(len(tested), 'comparison')}."
         )
         lines.append(
             "Differences smaller than these may go unseen (80% power): "
@@ -150,8 +162,8 @@ def setting_lines(store: Store) -> list[str]:
     unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
     if unreadable:
         lines.append(
-            f"{unreadable} damaged lines in the sample files were left out; the same command answers their samples "
-            "again."
+            f"Left out: {counted(unreadable, 'damaged line')} in the sample files; the same command answers their "
+            "samples again."
         )
     return lines + free_lines(store)
 

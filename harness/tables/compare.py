@@ -17,6 +17,7 @@ from harness.tables.frames import check_label
 from harness.tables.layout import DASH, length_title
 from harness.tables.paired import ALPHA, Comparison
 from harness.tables.rerun import in_16_bit, rerun_sentence
+from harness.text import counted
 from harness.types import Cell, GatedevalError, Sample
 
 LISTED = 40  # differing samples printed; the rest are counted
@@ -110,8 +111,8 @@ def _sentence(line: Line, baseline: str, candidate: str) -> str:
         verdict = f"no difference shown ({_power(c)})"
     return (
         f"{_name(line)}: {c.baseline:.2f} -> {c.candidate:.2f}, {c.difference:+.2f} [{c.low:+.2f}, {c.high:+.2f}], "
-        f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {c.samples} samples, {c.gained} gained, {c.lost} lost): "
-        f"{verdict}"
+        f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {counted(c.samples, 'sample')}, {c.gained} gained, "
+        f"{c.lost} lost): {verdict}"
     )
 
 
@@ -189,7 +190,8 @@ def _listing(rows: list[_Differing], baseline: str, candidate: str, listed: int)
     """The first `listed` of the differing samples: scores, reference and both responses."""
     if not rows:
         return ["No sample is scored differently."]
-    out = [f"{len(rows)} samples are scored differently" + (f", the first {listed}:" if len(rows) > listed else ":")]
+    differing = f"{counted(len(rows), 'sample')} {'is' if len(rows) == 1 else 'are'} scored differently"
+    out = [differing + (f", the first {listed}:" if len(rows) > listed else ":")]
     for row in rows[:listed]:
         cell = row.cell
         where = f"{cell.context} / {cell.task}" + (f" at {length_title(cell.length)}" if cell.length else "")

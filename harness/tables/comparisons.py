@@ -119,6 +119,7 @@ def _compare_group(store: Store, cells: list[Cell], candidate: str, found: list[
             continue
         pairs.append((a, b))
         metrics = list(store.scores(a).metrics) if shown.every_metric else [store.scores(a).headline]
+        metrics = [metric for metric in metrics if metric not in shown.beside]
         for metric in metrics:
             add(a.task, metric, compare_cells(store, [(a, b)], metric))
     by_task = shown.pooling == "tasks"  # then a task that is missing at this length blocks the average

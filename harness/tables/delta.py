@@ -16,6 +16,7 @@ from harness.tables.comparisons import Line, choose, lines
 from harness.tables.family import adjust_lines
 from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.paired import ALPHA
+from harness.text import counted
 
 COLUMNS: dict[str, Callable[[Line], Any]] = {
     "context": lambda x: x.context,
@@ -101,7 +102,7 @@ def _caption(
         ),
         *setting_lines(store),
         *table.missing,
-        *([f"{unpaired} samples that only one of the two models has were left out."] if unpaired else []),
+        *([f"Left out: {counted(unpaired, 'sample')} that only one of the two models has."] if unpaired else []),
     ]
 
 

@@ -12,6 +12,7 @@ from harness.store import Store
 from harness.tables.comparisons import Line, headlines
 from harness.tables.paired import Comparison, adjust
 from harness.tables.table5 import declared_comparisons
+from harness.text import counted
 from harness.types import Cell
 
 _Key = tuple[frozenset[tuple[Cell, Cell]], str]
@@ -32,14 +33,18 @@ def adjust_lines(store: Store, found: list[Line], baseline: str, candidate: str)
             assert member is not None
             line.comparison.adjusted, line.comparison.family = member.adjusted, member.family
             line.comparison.mdd = member.mdd
-        sentences = [f"benchmarks: Holm over the {len(declared)} comparisons of {whose}"]
+        sentences = [f"benchmarks: Holm over the {counted(len(declared), 'comparison')} of {whose}"]
     else:
         adjust([line.comparison for line in main])
-        sentences = [f"benchmarks: Holm over these {len(main)} comparisons (the table does not have all of them)"]
+        sentences = [f"benchmarks: Holm over {_these(main)} (the table does not have all of them)"]
     if single:
         adjust([line.comparison for line in single])
-        sentences.append(f"single tasks: Holm over these {len(single)} comparisons")
+        sentences.append(f"single tasks: Holm over {_these(single)}")
     return sentences
+
+
+def _these(lines: list[Line]) -> str:
+    return f"these {len(lines)} comparisons" if len(lines) > 1 else "this comparison alone"
 
 
 def _key(store: Store, comparison: Comparison, metric: str | None) -> _Key:

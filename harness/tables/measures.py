@@ -96,6 +96,7 @@ def _by_metric(store: Store, benchmark: str, lengths: list[int], allow_partial: 
             average=lambda cs: question_mean(store, cs, metric, allow_partial=allow_partial),
             metric=metric,
             pooled=True,
+            compared=metric not in shown.beside,
         )
 
     return [of(metric) for metric in metrics or [None]]

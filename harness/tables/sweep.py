@@ -15,7 +15,7 @@ from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_
 from harness.tables.caption import free_lines
 from harness.tables.frames import labels
 from harness.tables.layout import DASH, length_title
-from harness.text import align
+from harness.text import align, counted
 from harness.types import Cell
 
 
@@ -134,7 +134,9 @@ def caption(store: Store, found: list[Panel]) -> list[str]:
     widths = [p.half_width for p in found if not math.isnan(p.half_width)]
     if widths:
         few = min(p.samples for p in found if p.samples)
-        lines.append(f"At least {few} samples a field; the widest 95% interval is ±{max(widths):.1f} points.")
+        lines.append(
+            f"At least {counted(few, 'sample')} a field; the widest 95% interval is ±{max(widths):.1f} points."
+        )
     if any(not math.isnan(p.best) for p in found):
         lines.append("*: best of its map; differences within the interval may be chance.")
     if any(not p.planned.all() for p in found):

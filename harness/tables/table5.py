@@ -12,7 +12,7 @@ from typing import Any
 from harness.stats import Interval
 from harness.store import Store
 from harness.tables.aggregates import Aggregate
-from harness.tables.caption import Uncertainty, missing_lines, reading_lines, scoring_lines, setting_lines
+from harness.tables.caption import Uncertainty, beside_lines, missing_lines, reading_lines, scoring_lines, setting_lines
 from harness.tables.frames import cells_frame, check_label, labels
 from harness.tables.layout import Column, Entry, Table, mark_best
 from harness.tables.measures import Measure, measures_of
@@ -58,7 +58,8 @@ def table5(
         table.rows = [[_with_interval(e) for e in row] for row in table.rows]
     against = list(dict.fromkeys(baselines[context] for _, context, _ in compared))
     reading = reading_lines(table, _uncertainty(measures, rows, compared, untested, against))
-    table.caption = [*scoring_lines(store), *reading, *setting_lines(store), *table.missing]
+    beside = beside_lines((m.benchmark, m.metric) for m in measures)
+    table.caption = [*scoring_lines(store), *beside, *reading, *setting_lines(store), *table.missing]
     if reference is not None:
         keyed = [None if m.length is None else (m.benchmark, m.length) for m in measures]
         table = with_reference(table, reference, keyed)

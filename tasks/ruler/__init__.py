@@ -5,17 +5,19 @@ from tasks.ruler.generation import generate
 from tasks.ruler.protocol import ANSWER_TOKENS, NEEDS, REVISION, TASKS
 from tasks.ruler.request import Request
 from tasks.ruler.sample import RulerSample, Validity
-from tasks.ruler.scoring import score
+from tasks.ruler.scoring import WORD_BOUNDED, score, scores
 
 __all__ = [
     "ANSWER_TOKENS",
     "NEEDS",
     "REVISION",
     "TASKS",
+    "WORD_BOUNDED",
     "Request",
     "RulerSample",
     "Validity",
     "generate",
     "load_tokenizer",
     "score",
+    "scores",
 ]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from harness.data.files import read_json
+from harness.data.files import read_json, text_in
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
@@ -177,4 +177,4 @@ def english_words(data: DataFolder) -> list[str]:
     value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise GatedevalError(f"{path}: expected NVIDIA/RULER's english_words.json, an object of words")
-    return list(value.values())
+    return [text_in(value, key, str(path), "english_words.json has a word at every key") for key in value]

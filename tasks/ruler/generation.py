@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.data.folder import DataFolder
-from harness.models.tokenizer import load_tokenizer
+from harness.models.tokenizer import Tokenizer, load_tokenizer
 from tasks.ruler.fair import fair_samples
 from tasks.ruler.fit import TooShort
 from tasks.ruler.lengths import explained
@@ -30,7 +31,7 @@ def generate(
     if isinstance(request, str):
         if not isinstance(data, DataFolder):
             data = DataFolder(None if data is None else Path(data))
-        request = Request(task=request, tokenizer=load_tokenizer(tokenizer), data=data, **options)
+        request = request_for(request, tokenizer, data=data, **options)
     return _samples(request)
 
 
@@ -39,3 +40,12 @@ def _samples(request: Request) -> Iterator[RulerSample]:
         yield from fair_samples(request) if request.profile == "fair" else nvidia_samples(request)
     except TooShort as error:
         raise explained(error, request) from error
+
+
+def request_for(task: str, tokenizer: Any, **options: Any) -> Request:
+    """The request for a task with the tokenizer that `tokenizer` names; `options` are the other fields of `Request`.
+
+    What is wrong with the request is found before the tokenizer, which may be on the hub, is loaded.
+    """
+    draft = Request(task=task, tokenizer=cast(Tokenizer, None), **options)
+    return replace(draft, tokenizer=load_tokenizer(tokenizer))

@@ -7,10 +7,9 @@ from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 from weakref import WeakKeyDictionary
 
-from harness.data.files import read_json
+from harness.data.files import read_rows, text_in
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
@@ -112,12 +111,8 @@ class Essay:
 
 def essay_text(path: Path) -> str:
     """The text of an essay file: {"text": ...}, or JSON lines of such objects (joined by a space)."""
-    value: Any = read_json(path)
-    rows = value if isinstance(value, list) else [value]
-    try:
-        return " ".join(row["text"] for row in rows)
-    except (TypeError, KeyError) as error:
-        raise GatedevalError(f'{path}: expected {{"text": ...}} as in PaulGrahamEssays.json') from error
+    what = 'expected {"text": ...} as in PaulGrahamEssays.json'
+    return " ".join(text_in(row, "text", where, what) for where, row in read_rows(path))
 
 
 @lru_cache(maxsize=2)

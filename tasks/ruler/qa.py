@@ -21,7 +21,7 @@ Answers: France (one annotator is enough).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from harness.data.files import read_json
+from harness.data.files import read_rows, text_in
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
@@ -38,6 +38,8 @@ from tasks.ruler.fit import Rejected
 from tasks.ruler.protocol import FAMILIES
 
 _STRINGS = FAMILIES["qa"]
+_SQUAD = "SQuAD's layout is data[].paragraphs[] with `context` and qas[] of `question` and answers[].text"
+_HOTPOTQA = "HotpotQA's rows have `question`, `answer` and `context`, a list of [title, [sentence, ...]]"
 
 
 @dataclass(frozen=True)
@@ -159,58 +161,92 @@ class QuestionAnswering(Family):
         return self.data.tokens(self.counter, draft.chosen) + self.counter.text(rest)
 
 
-def read_squad(value: Any, where: str) -> Documents:
-    """SQuAD v2's JSON: documents are its paragraphs; unanswerable questions are left out."""
-    articles = _articles(value, where)
-    docs = sorted({p["context"] for a in articles for p in a["paragraphs"]})
+def read_squad(rows: Sequence[tuple[str, Any]], where: str) -> Documents:
+    """SQuAD v2's JSON: documents are its paragraphs; unanswerable questions are left out.
+
+    `rows`: (place, value) of the whole file, or of each of its lines. `where`: the file.
+
+    Raises:
+        GatedevalError: a part is missing or no text; the message says which.
+    """
+    articles = list(_articles(rows))
+    docs = sorted({text_in(p, "context", at, _SQUAD) for paragraphs in articles for at, p in paragraphs})
     index = {text: i for i, text in enumerate(docs)}
     questions = []
-    for article in articles:
-        here = [index[p["context"]] for p in article["paragraphs"]]
-        for paragraph in article["paragraphs"]:
+    for paragraphs in articles:
+        here = [index[p["context"]] for _, p in paragraphs]
+        for at, paragraph in paragraphs:
             own = index[paragraph["context"]]
             more = [i for i in here if i != own]
-            for qa in paragraph["qas"]:
+            for place, qa in _list_in(paragraph, "qas", at, _SQUAD):
+                query = text_in(qa, "question", place, _SQUAD)
                 if not qa.get("is_impossible", False) and qa.get("answers"):
-                    outputs = [a["text"] for a in qa["answers"]]
-                    questions.append(Question(qa["question"], outputs, [own], more, (own,)))
+                    answers = _list_in(qa, "answers", place, _SQUAD)
+                    outputs = [text_in(answer, "text", below, _SQUAD) for below, answer in answers]
+                    questions.append(Question(query, outputs, [own], more, (own,)))
     if not questions:
         raise GatedevalError(f"{where}: no answerable question in it; bring SQuAD's dev-v2.0.json")
     return Documents("squad", docs, questions)
 
 
-def _articles(value: Any, where: str) -> list[Any]:
-    rows = value if isinstance(value, list) else [value]
-    try:
-        return [article for row in rows for article in row.get("data", [row]) if article["paragraphs"]]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise GatedevalError(f"{where}: expected SQuAD's layout, data[].paragraphs[] (no {error})") from error
+def _articles(rows: Sequence[tuple[str, Any]]) -> Iterator[list[tuple[str, Any]]]:
+    """(place, paragraph) of each paragraph, article by article."""
+    for where, row in rows:
+        whole = isinstance(row, dict) and "data" in row
+        for at, article in _list_in(row, "data", where, _SQUAD) if whole else [(where, row)]:
+            if paragraphs := _list_in(article, "paragraphs", at, _SQUAD):
+                yield paragraphs
 
 
-def read_hotpotqa(value: Any, where: str) -> Documents:
-    """HotpotQA's distractor rows: a document is its title, a newline and its sentences; all rows are questions."""
-    try:
-        texts = [[(title, f"{title}\n{''.join(sentences)}") for title, sentences in row["context"]] for row in value]
-        docs = sorted({text for row in texts for _, text in row})
-        index = {text: i for i, text in enumerate(docs)}
-        questions = []
-        for row, context in zip(value, texts, strict=True):
-            titles = {fact[0] for fact in row.get("supporting_facts", [])}
-            gold = tuple(index[text] for title, text in context if title in titles)
-            own = [index[text] for _, text in context]
-            questions.append(Question(row["question"], [row["answer"]], own, (), gold))
-    except (TypeError, KeyError, ValueError) as error:
-        raise GatedevalError(
-            f"{where}: expected HotpotQA's layout, rows of question, answer, context ({error})"
-        ) from error
+def _list_in(row: Any, key: str, where: str, what: str) -> list[tuple[str, Any]]:
+    """(place, item) of the list `row[key]`. Raises GatedevalError where there is no such list."""
+    if not isinstance(row, dict) or not isinstance(row.get(key), list):
+        raise GatedevalError(f"{where}: {what}; here is no list {key!r}. Bring the file again")
+    return [(f"{where}, {key}[{number}]", item) for number, item in enumerate(row[key])]
+
+
+def read_hotpotqa(rows: Sequence[tuple[str, Any]], where: str) -> Documents:
+    """HotpotQA's distractor rows: a document is its title, a newline and its sentences; all rows are questions.
+
+    `rows`: (place, row). `where`: the file.
+
+    Raises:
+        GatedevalError: a part is missing or no text; the message says in which row.
+    """
+    texts = [_titled(row, at) for at, row in rows]
+    docs = sorted({text for row in texts for _, text in row})
+    index = {text: i for i, text in enumerate(docs)}
+    questions = []
+    for (at, row), context in zip(rows, texts, strict=True):
+        query, answer = (text_in(row, key, at, _HOTPOTQA) for key in ("question", "answer"))
+        facts = row.get("supporting_facts", [])
+        if not isinstance(facts, list) or not all(isinstance(fact, list) and fact for fact in facts):
+            raise GatedevalError(f"{at}: {_HOTPOTQA}; supporting_facts is no list of [title, sentence number]")
+        titles = {fact[0] for fact in facts}
+        gold = tuple(index[text] for title, text in context if title in titles)
+        questions.append(Question(query, [answer], [index[text] for _, text in context], (), gold))
     if not questions:
         raise GatedevalError(f"{where}: no question in it; bring HotpotQA's hotpot_dev_distractor_v1.json")
     return Documents("hotpotqa", docs, questions)
 
 
+def _titled(row: Any, where: str) -> list[tuple[str, str]]:
+    """(title, document) of a HotpotQA row."""
+    found = []
+    for at, pair in _list_in(row, "context", where, _HOTPOTQA):
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[1], list):
+            raise GatedevalError(f"{at}: {_HOTPOTQA}; this is no [title, [sentence, ...]]: {pair!r:.80}")
+        title, sentences = text_in({"title": pair[0]}, "title", at, _HOTPOTQA), pair[1]
+        if not all(isinstance(sentence, str) for sentence in sentences):
+            raise GatedevalError(f"{at}: {_HOTPOTQA}; a sentence is no text: {sentences!r:.80}. Mend the file")
+        text = text_in({"text": f"{title}\n{''.join(sentences)}"}, "text", at, _HOTPOTQA)
+        found.append((title, text))
+    return found
+
+
 @lru_cache(maxsize=4)
 def _load(name: str, path: Path, sha256: str) -> Documents:
-    return (read_squad if name == "squad" else read_hotpotqa)(read_json(path), str(path))
+    return (read_squad if name == "squad" else read_hotpotqa)(read_rows(path), str(path))
 
 
 def load_documents(name: str, data: DataFolder) -> Documents:

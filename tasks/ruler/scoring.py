@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.files import json_lines, read_text
+from harness.text import well_formed
 from harness.types import GatedevalError
 from tasks.ruler.protocol import SETTINGS, TASKS
 
@@ -45,6 +46,36 @@ def score(task: str, references: Sequence[str], prediction: str) -> float:
     return float(any(contained)) if SETTINGS[name]["family"] == "qa" else sum(contained) / len(contained)
 
 
+WORD_BOUNDED = "word_bounded"
+
+
+def scores(task: str, references: Sequence[str], prediction: str) -> dict[str, float]:
+    """One sample's scores, 0..1: upstream's as `score`, and `word_bounded` beside it, which is ours.
+
+    Upstream looks for a reference anywhere in the prediction, so "Not found" contains "no" and "airbag" contains "bag".
+    `word_bounded` counts a reference only where no letter or digit touches its ends; it is never above `score`, and it
+    is the stricter one: "tomatoes" does not contain "tomato". Raises GatedevalError as `score`.
+    """
+    official = score(task, references, prediction)
+    text = clean(prediction).lower()
+    whole = [_contains_whole(text, str(reference).lower()) for reference in references]
+    bounded = float(any(whole)) if SETTINGS[task_name(task)]["family"] == "qa" else sum(whole) / len(whole)
+    return {"score": official, WORD_BOUNDED: bounded}
+
+
+def _contains_whole(text: str, reference: str) -> bool:
+    """Whether `reference` stands in `text` with no letter or digit beside an end of it that is a letter or a digit."""
+    at = text.find(reference)
+    while at >= 0:
+        end = at + len(reference)
+        starts = not (at and text[at - 1].isalnum() and reference[:1].isalnum())
+        ends = not (end < len(text) and text[end].isalnum() and reference[-1:].isalnum())
+        if starts and ends:
+            return True
+        at = text.find(reference, at + 1)
+    return False
+
+
 def task_name(task: str) -> str:
     """RULER's name of a task that another harness may write differently (ruler_vt, gatedeval_ruler_qa_1, ...)."""
     name = task.removeprefix("gatedeval_").removeprefix("ruler_")
@@ -61,7 +92,7 @@ def parse_references(value: Any, where: str) -> list[str]:
     """
     if isinstance(value, list | tuple):
         if value and all(isinstance(v, str | int) and str(v).strip() for v in value):
-            return [str(v) for v in value]  # an empty reference would be contained in every prediction
+            return [well_formed(str(v)) for v in value]  # an empty reference would be contained in every prediction
         raise GatedevalError(f"{where}: references must be a list of strings that are not empty, got {value!r:.120}")
     text = str(value).strip()
     try:
@@ -126,7 +157,7 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
             text = text[0]
         if not isinstance(text, str):
             raise GatedevalError(f"{where}: the prediction is not a string: {text!r:.80}")
-        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), text)
+        yield Prediction(task_name(str(name)), parse_references(picked["references"], where), well_formed(text))
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -151,19 +182,22 @@ class TaskScore:
     samples: int
     score: float
     empty: int  # predictions without any text
+    word_bounded: float  # beside upstream's score: see `scores`
 
 
 def score_predictions(rows: Iterable[Prediction]) -> list[TaskScore]:
     """Scores per task, in RULER's order; only tasks that occur."""
-    scores: dict[str, list[float]] = {}
+    by_task: dict[str, list[dict[str, float]]] = {}
     empty: dict[str, int] = {}
     for row in rows:
-        scores.setdefault(row.task, []).append(score(row.task, row.references, row.prediction))
+        by_task.setdefault(row.task, []).append(scores(row.task, row.references, row.prediction))
         empty[row.task] = empty.get(row.task, 0) + (not clean(row.prediction))
+
+    def mean(task: str, metric: str) -> float:
+        return 100 * math.fsum(one[metric] for one in by_task[task]) / len(by_task[task])
+
     return [
-        TaskScore(t, len(scores[t]), 100 * math.fsum(scores[t]) / len(scores[t]), empty[t])
-        for t in TASKS
-        if t in scores
+        TaskScore(t, len(by_task[t]), mean(t, "score"), empty[t], mean(t, WORD_BOUNDED)) for t in TASKS if t in by_task
     ]
 
 

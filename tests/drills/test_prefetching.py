@@ -269,7 +269,7 @@ def test_the_process_yields_the_same_events_and_ends_with_the_prefetcher(tiny: P
         assert [comparable(e) for e in polled] == here
         assert prefetcher.pid == pid
         sample = next(e for e in polled if isinstance(e, SampleRequest))
-        assert sample.score(None, sample.references[0]) == {"score": 1.0}  # type: ignore[arg-type]
+        assert sample.score(None, sample.references[0]) == {"score": 1.0, "word_bounded": 1.0}  # type: ignore[arg-type]
     assert prefetcher.pid is None
     assert pid is not None
     assert not alive(pid)

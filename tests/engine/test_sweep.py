@@ -16,6 +16,7 @@ from harness.run.plan import build as build_plan
 from harness.run.runner import run as run_plan
 from harness.store import Store
 from harness.tables.sweep import axes, panels, render
+from harness.text import read_length
 from harness.types import Cell, GatedevalError
 from tests.support.in_process import gatedeval, vllm_in_this_process
 from tests.support.sample_runs import sample
@@ -93,7 +94,7 @@ def test_models_by_path_and_by_label(tiny: Path) -> None:
     ("read", "text", "values"),
     [
         (sweep.a_base, "1e6, 50000,1e4", [1e4, 5e4, 1e6]),
-        (sweep.a_length, "8K,1024", [1024, 8192]),
+        (read_length, "8K,1024", [1024, 8192]),
         (sweep.a_factor, "4,1,1.5", [1.0, 1.5, 4.0]),
     ],
 )
@@ -104,7 +105,7 @@ def test_lists(read: Any, text: str, values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("read", "text"),
     [(sweep.a_base, "1e4,...,1e7"), (sweep.a_base, "1"), (sweep.a_base, "inf"), (sweep.a_factor, "0.5"),
-     (sweep.a_factor, "nan"), (sweep.a_length, "4.5K"), (sweep.a_length, "0"), (sweep.a_length, "-8"),
+     (sweep.a_factor, "nan"), (read_length, "4.5K"), (read_length, "0"), (read_length, "-8"),
      (sweep.a_base, "1e4,,1e5"), (sweep.a_base, "1e4,10000")],
 )  # fmt: skip
 def test_lists_that_are_refused(read: Any, text: str) -> None:

@@ -232,7 +232,11 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "nothing to do": (HEAD, ["c.yaml:1:", "missing key 'benchmarks'"]),
     "wrong type": (HEAD + "seed: 1.5\n" + TAIL, ["c.yaml:4:", "seed", "whole number", "1.5"]),
     "text for a length": (
-        HEAD + "contexts: [{label: a, max_length: 32k}]\n" + TAIL,
+        HEAD + "contexts: [{label: a, max_length: 32kb}]\n" + TAIL,
+        ["c.yaml:4:", "max_length: should be a length in tokens, a whole number such as 4096, 4K or 1M; it is '32kb'"],
+    ),
+    "text for a number of tokens": (
+        HEAD + "engine: {max_num_batched_tokens: 32k}\n" + TAIL,
         ["c.yaml:4:", "'32k'", "did you mean 32768"],
     ),
     "number for a label": (

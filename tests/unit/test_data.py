@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from harness.commands.data import data
 from harness.data.catalog import DATASETS, MMLU_SUBJECTS
 from harness.data.download import fetch_one
-from harness.data.files import read_json, read_json_lines, sha256_of
+from harness.data.files import read_json, read_rows, sha256_of
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 
@@ -107,7 +107,7 @@ def test_formats(tmp_path: Path) -> None:
     }.items():
         (tmp_path / name).write_bytes(raw)
         assert read_json(tmp_path / name) == rows
-        assert read_json_lines(tmp_path / name) == rows
+        assert [row for _, row in read_rows(tmp_path / name)] == rows
     for raw, message in [(b"{", "line 1: not JSON"), (b"{}\n{", "line 2: not JSON"), (b"\x1f\x8bxx", "cannot be read"),
                          (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer")]:  # fmt: skip
         (tmp_path / "bad").write_bytes(raw)

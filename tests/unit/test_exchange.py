@@ -171,7 +171,10 @@ def test_an_answer_cut_inside_a_character_is_exported(tmp_path: Path) -> None:
     cut = replace(sample(0, {"acc": 1.0}), response="a \ud835 42", references=["é \ud835"], finish_reason="length")
     [file] = export_to(one_cell(tmp_path / "run", [cut]), "inspect")
     [there] = log.read_eval_log(file).samples
-    assert (there.output.completion, there.target) == ("a \\ud835 42", ["é \\ud835"])
+    assert (there.output.completion, there.target) == (
+        "a \N{REPLACEMENT CHARACTER} 42",
+        ["é \N{REPLACEMENT CHARACTER}"],
+    )
     assert there.output.stop_reason == "max_tokens"
 
 

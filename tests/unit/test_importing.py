@@ -121,7 +121,7 @@ def test_ruler_of_lm_eval_is_scored_as_ruler_scores_it(tmp_path: Path) -> None:
         ("qa_1", 4096): 2,
         ("qa_1", 8192): 1,
     }
-    assert all(s.scores == {"score": 1.0} for c in store.cells for s in store.samples(c))
+    assert all(s.scores == {"score": 1.0, "word_bounded": 1.0} for c in store.cells for s in store.samples(c))
     assert any("qa_squad at 4096" in line and "1 of 2 samples" in line for line in store.manifest["caption"])
 
 
@@ -129,7 +129,7 @@ def test_an_answer_cut_inside_a_character_is_imported(tmp_path: Path) -> None:
     folder = write_lm_eval(tmp_path / "out", {"words": [generated(0, {"acc": 1.0}, resps=[["a \ud835 42"]])]})
     store = Store.read(import_results(folder, tmp_path / "run"))
     [cell] = store.cells
-    assert [s.response for s in store.samples(cell)] == ["a \ud835 42"]
+    assert [s.response for s in store.samples(cell)] == ["a \N{REPLACEMENT CHARACTER} 42"]
 
 
 def test_files_of_an_older_lm_eval_are_read(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from harness.benchmarks import lm_tasks as lmtasks
+from harness.benchmarks.lm_names import is_known, lm_eval_names
 from harness.benchmarks.lm_tasks import LmEvalTask, local_task
 from harness.data.catalog import MMLU_SUBJECTS
 from harness.data.folder import DataFolder
 from harness.engine.encoding import generation_request
 from harness.engine.requests import Choice, Completion
 from harness.types import GatedevalError
+from tests.support import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +159,38 @@ def test_plain_lm_eval_is_served_from_the_folder(data: DataFolder, monkeypatch: 
 def test_lm_eval_can_copy_and_dump_our_tasks(data: DataFolder) -> None:
     for task in (local_task("mmlu", "anatomy", 5, data), local_task("gsm8k", None, 5, data)):
         assert task.task.dump_config()["num_fewshot"] == 5
+
+
+def test_mistyped_task_in_a_config_is_named_with_its_line_and_near_names_without_loading_lm_eval(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "name: x\nmodels: [{label: a, path: org/name}]\nbenchmarks:\n  - {lm_eval: hellaswagg, shots: 0}\n"
+    )
+    code = f"""
+import sys
+from harness.config import load
+from harness.types import GatedevalError
+from tests.support import ROOT
+try:
+    load({str(config)!r})
+except GatedevalError as error:
+    print(error)
+assert not {{"lm_eval", "torch", "datasets"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"{config}:4: " in done.stdout, done.stderr
+    assert "lm-eval has no task 'hellaswagg'; did you mean 'hellaswag'" in done.stdout
+
+
+def test_every_name_that_lm_eval_lists_is_known() -> None:
+    from lm_eval.tasks import TaskManager
+
+    root = Path(next(iter(__import__("lm_eval").__path__))) / "tasks"
+    for folder in ("acpbench", "afrixnli", "mmlu", "hellaswag", "leaderboard"):  # all of them take 15 s
+        listed = TaskManager(include_defaults=False, include_path=str(root / folder)).task_index
+        assert listed, folder
+        assert listed.keys() <= lm_eval_names(), folder
+    assert all(is_known(name) for name in ("mmlu", "mmlu_anatomy", "gsm8k", "acp_bool_cot_2shot"))
+    assert not is_known("hellaswagg")

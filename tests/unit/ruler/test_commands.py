@@ -49,10 +49,12 @@ def test_files_by_option(shared: Path) -> None:
 def test_score_prints_the_table(shared: Path) -> None:
     file = str(next((shared / "data" / "ruler_preds").glob("*.csv.gz")))
     text = run("ruler", "score", file).stdout
-    assert "niah_multiquery       500   91.65      0" in text
+    assert "niah_multiquery       500   91.65      0         91.65" in text
     assert text.splitlines()[-1].split() == ["average", "of", "13", "6500", "81.33"]
     assert json.loads(run("ruler", "score", file, "--format", "json").stdout)["average"] == 81.33
-    assert run("ruler", "score", file, "--format", "csv").stdout.splitlines()[1] == "niah_single_1,500,99.40,0"
+    qa_2 = json.loads(run("ruler", "score", file, "--format", "json").stdout)["tasks"]["qa_2"]
+    assert (qa_2["score"], qa_2["word_bounded"]) == (56.8, 56.2)  # three answers are plurals of the reference
+    assert run("ruler", "score", file, "--format", "csv").stdout.splitlines()[1] == "niah_single_1,500,99.40,0,99.40"
 
 
 def test_score_of_one_task_has_no_average(tmp_path: Path) -> None:
@@ -103,3 +105,36 @@ def test_lm_eval_without_a_tokenizer(shared: Path) -> None:
         glue._dataset("vt", max_seq_lengths=[4096])
     with pytest.raises(GatedevalError, match="doubling each time"):
         glue._dataset("vt", max_seq_lengths=[5000], tokenizer="x")
+
+
+def test_lm_eval_limit_takes_as_many_of_every_length_and_makes_no_more(shared: Path) -> None:
+    """lm-eval's own loop with its own dummy model: `--limit 3` over three lengths is nine prompts and three scores."""
+    from lm_eval.api.registry import get_model
+    from lm_eval.evaluator import evaluate
+    from lm_eval.tasks import TaskManager
+
+    facts = {
+        "max_seq_lengths": [1024, 2048, 4096],
+        "samples": 50,
+        "data": str(shared / "data"),
+        "tokenizer": str(shared / "oracles" / "ruler" / "tokenizer_bpe4k"),
+    }
+    manager = TaskManager(include_path=str(ROOT / "tasks"), include_defaults=False, metadata=facts)
+    task = manager.load(["gatedeval_ruler_vt"])["tasks"]["gatedeval_ruler_vt"]
+    made = task.eval_docs._made
+    assert len(made) == 3, "loading makes the first sample of every length, to find a length that is too small"
+    for limit, rows in ((3, 3), (0.1, 5)):
+        results = evaluate(get_model("dummy")(), {"gatedeval_ruler_vt": task}, limit=limit, bootstrap_iters=0)
+        assert len(made) == 3 * rows
+        assert [(d["max_length"], d["row"]) for d in made[:6]] == [(n << 10, row) for row in (0, 1) for n in (1, 2, 4)]
+        assert {"1024,none", "2048,none", "4096,none"} <= results["results"]["gatedeval_ruler_vt"].keys()
+        assert results["n-samples"]["gatedeval_ruler_vt"] == {"original": 50, "effective": rows}
+        assert len(results["samples"]["gatedeval_ruler_vt"]) == 3 * rows
+
+
+def test_lm_eval_refuses_a_length_that_is_too_small_for_the_task(shared: Path) -> None:
+    from tasks.ruler.lmeval import glue
+
+    facts = {"tokenizer": str(shared / "oracles" / "ruler" / "tokenizer_bpe4k"), "data": str(shared / "data")}
+    with pytest.raises(GatedevalError, match="length"):
+        glue._dataset("qa_2", max_seq_lengths=[4096, 512], **facts)
