@@ -90,8 +90,8 @@ def reading_lines(table: Table, uncertainty: Uncertainty) -> list[str]:
             f"paired {tests} test, Holm over {len(tested)} comparisons."
         )
         lines.append(
-            "Differences smaller than these may go unseen (80% power): "
-            f"{spans((g, c.detectable_alone) for g, c in tested)} points."
+            "Differences smaller than these may go unseen (80% power at the level of these comparisons, "
+            f"{ALPHA}/{len(tested)}): {spans((g, c.mdd) for g, c in tested)} points."
         )
     if uncertainty.untested:
         lines.append(f"Not tested ({len(uncertainty.untested)}): {uncertainty.untested[0]}.")

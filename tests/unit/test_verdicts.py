@@ -89,3 +89,15 @@ def test_rulers_summary_figures() -> None:
     assert [round(value, 2) for value in means.values()] == [91.33, 89.05, 93.62]
     assert all(math.isnan(v) for v in stats.length_means({4096: 90.0, 8192: math.nan}).values())
     assert all(math.isnan(v) for v in stats.length_means({}).values())
+
+
+@pytest.mark.parametrize("number", range(0, 16, 3))
+def test_the_captions_detectable_difference_has_the_level_of_the_verdicts(tmp_path: Path, number: int) -> None:
+    """Holm asks a single comparison for 0.05 divided by the size of the family, so power is stated at that level."""
+    store = Store.read(random_run(tmp_path / "run", number))
+    declared = [comparison for comparison, _ in declared_comparisons(store)]
+    (line,) = [x for x in table5(store).caption if x.startswith("Differences smaller")]
+    assert f"80% power at the level of these comparisons, 0.05/{len(declared)}" in line
+    stated = [float(n) for n in re.findall(r"\d+\.\d(?!\d)", line.partition("): ")[2])]
+    mdds = [round(c.mdd, 1) for c in declared]
+    assert (min(stated), max(stated)) == (min(mdds), max(mdds))
