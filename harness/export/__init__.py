@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.store import Store
     from harness.tables import Table
 
-STYLES = ("table5", "tasks", "delta", "samples", "lm_eval", "probe")
+STYLES = ("table5", "tasks", "delta", "lengths", "samples", "lm_eval", "probe")
 FORMATS = ("md", "latex", "csv", "json", "html")
 
 
@@ -56,7 +56,7 @@ def export_run(
     """
     from harness.export.lm_eval import lm_eval_results
     from harness.store import Store
-    from harness.tables import delta_table, table5, tasks_table
+    from harness.tables import delta_table, lengths_table, table5, tasks_table
     from harness.tables.probe import probe_table
     from harness.tables.reference import load_reference
 
@@ -77,6 +77,8 @@ def export_run(
         table = table5(store, allow_partial=allow_partial, baseline=baseline, reference=published, intervals=intervals)
     elif style == "tasks":
         table = tasks_table(store)
+    elif style == "lengths":
+        table = lengths_table(store)
     elif style == "probe":
         table = probe_table(store)
     else:

@@ -66,5 +66,6 @@ def _partial(row: Mapping[Any, Any]) -> bool:
 def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series) -> Entry:
     if row is None or math.isnan(row["score"]):
         return Entry()
-    best = rivals.round(2).nunique() > 1 and round(row["score"], 2) == round(float(rivals.max()), 2)
+    shown = rivals.dropna().round(2)
+    best = len(shown) > 1 and 2 * (shown == shown.max()).sum() <= len(shown) and round(row["score"], 2) == shown.max()
     return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.benchmarks.presentation import Planned, Presentation, presentation_of
 from harness.store import Store
-from harness.tables.aggregates import describe, tasks_of
+from harness.tables.aggregates import tasks_of
+from harness.tables.answers import answer_lines
 from harness.tables.layout import DASH, Entry, Table
 from harness.tables.paired import ALPHA, Comparison
-from harness.types import Cell
 
-CAPPED_SHARE = 0.01  # a line names cells with more length-capped answers than this share
 _MOST = 8  # missing or partial cells that a line names; the others are counted
 
 
@@ -108,7 +106,7 @@ def _signs(entries: list[Entry]) -> list[str]:
     elif any(e.drop is not None for e in entries):
         parts.append("in parentheses the change against the same model's first un-extended context")
     if any(e.best for e in entries):
-        parts.append("bold the best in its column")
+        parts.append("bold the best model under one context setting")
     if any("†" in e.marks for e in entries):
         parts.append("† from a part of the planned samples or tasks")
     return parts
@@ -135,7 +133,7 @@ def clusters_title(shown: Presentation) -> str:
 
 
 def setting_lines(store: Store) -> list[str]:
-    """Seed, divergence options that were on, answers cut by their token budget, unreadable lines, free lines."""
+    """Seed, divergence options that were on, answers that are cut, empty or the same, unreadable lines, free lines."""
     lines = []
     if (seed := store.manifest.get("seed", store.manifest.get("config", {}).get("seed"))) is not None:
         lines.append(f"Seed {seed}.")
@@ -143,7 +141,7 @@ def setting_lines(store: Store) -> list[str]:
     if options:
         texts = ", ".join(k if v is True else f"{k} {v}" for k, v in options.items())
         lines.append(f"Divergences from upstream that were on: {texts}.")
-    lines += capped_lines(store)
+    lines += answer_lines(store)
     unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
     if unreadable:
         lines.append(
@@ -156,30 +154,6 @@ def setting_lines(store: Store) -> list[str]:
 def free_lines(store: Store) -> list[str]:
     """The config's own caption lines."""
     return [str(line) for line in store.manifest.get("caption") or []]
-
-
-def capped_lines(store: Store) -> list[str]:
-    """Answers cut by their token budget: the cells, or where they are many the tasks with their highest share."""
-    capped: dict[Cell, float] = {}
-    for cell in store.cells:
-        columns = store.scores(cell)
-        if columns.capped.size and (share := float(columns.capped.mean())) > CAPPED_SHARE:
-            capped[cell] = share
-    if not capped:
-        return []
-    if len(capped) <= 6:
-        ranked = sorted(capped.items(), key=lambda item: -item[1])
-        where = [f"{describe(cell)} {100 * share:.0f}%" for cell, share in ranked]
-    else:
-        tasks: dict[str, list[float]] = {}
-        for cell, share in capped.items():
-            tasks.setdefault(cell.task, []).append(share)
-        of = Counter(cell.task for cell in store.cells)
-        where = [
-            f"{task} up to {100 * max(shares):.0f}% (in {len(shares)} of {of[task]} cells)"
-            for task, shares in sorted(tasks.items(), key=lambda item: -max(item[1]))
-        ]
-    return [f"Answers cut by their token budget in more than 1% of samples: {', '.join(where)}."]
 
 
 # ------------------------------------------------------------------------------------------------- what is missing

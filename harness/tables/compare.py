@@ -9,14 +9,15 @@ from pathlib import Path
 from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
-from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
 from harness.tables.caption import clusters_title
 from harness.tables.comparisons import Line, choose, headlines, lines
 from harness.tables.family import adjust_lines
 from harness.tables.frames import check_label
 from harness.tables.layout import DASH, length_title
+from harness.tables.lengths import CurveSummary, summaries
 from harness.tables.paired import ALPHA, Comparison
 from harness.tables.rerun import in_16_bit, rerun_sentence
+from harness.text import interval_text, number_text
 from harness.types import Cell, GatedevalError, Sample
 
 LISTED = 40  # differing samples printed; the rest are counted
@@ -74,8 +75,7 @@ def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candi
     """One comparison: the sentence, the interval over other tasks, and the rerun noise where it is known."""
     out = [f"  {_sentence(line, baseline, candidate)}"]
     if line.comparison.clustered is not None:
-        low, high = line.comparison.clustered
-        out.append(f"    {clusters_title(line.shown)}: [{low:+.2f}, {high:+.2f}]")
+        out.append(f"    {clusters_title(line.shown)}: {interval_text(*line.comparison.clustered)}")
     if again is not None:
         out.append(f"    {rerun_sentence(store, again, line)}")
     return out
@@ -109,7 +109,8 @@ def _sentence(line: Line, baseline: str, candidate: str) -> str:
     else:
         verdict = f"no difference shown ({_power(c)})"
     return (
-        f"{_name(line)}: {c.baseline:.2f} -> {c.candidate:.2f}, {c.difference:+.2f} [{c.low:+.2f}, {c.high:+.2f}], "
+        f"{_name(line)}: {number_text(c.baseline, 2)} -> {number_text(c.candidate, 2)}, "
+        f"{number_text(c.difference, 2, signed=True)} {interval_text(c.low, c.high)}, "
         f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {c.samples} samples, {c.gained} gained, {c.lost} lost): "
         f"{verdict}"
     )
@@ -126,32 +127,25 @@ def _power(c: Comparison) -> str:
 
 
 def _curves(store: Store, context: str, baseline: str, candidate: str) -> list[str]:
-    """Effective length and area under the score-length curve, where a benchmark has two lengths or more."""
-    out = []
-    for benchmark in over_length(store):
-        lengths = lengths_of(store, benchmark, context)
-        if len(lengths) < 2:
-            continue
-        tasks = tasks_of(store, benchmark)
-        for model in (baseline, candidate):
-            curve = {n: task_mean(store, [Cell(model, context, benchmark, t, n) for t in tasks]).value for n in lengths}
-            out.append(f"{model}: {_curve_sentence(curve)}")
-    return out
+    """The figures of each model's curve, where a benchmark has two lengths or more."""
+    found = [s for s in summaries(store, context) if s.model in (baseline, candidate) and len(s.curve) > 1]
+    found.sort(key=lambda s: s.model != baseline)
+    return [f"{s.model}: {_curve_sentence(s)}" for s in found]
 
 
-def _curve_sentence(curve: dict[int, float]) -> str:
+def _curve_sentence(summary: CurveSummary) -> str:
     """Effective length, with a warning where the score dips below the bar before it, and the curve's means."""
-    longest, unbroken = stats.effective_length(curve), stats.unbroken_length(curve)
-    reach = length_title(longest) if longest else f"below {length_title(min(curve))}"
     dip = ""
-    if longest != unbroken:
+    if summary.effective != summary.unbroken:
+        unbroken = summary.unbroken
         until = f"only up to {length_title(unbroken)}" if unbroken else "not even at the shortest length"
         dip = f"; a shorter length is below it: above at every length {until}"
-    area, means = stats.area_under_curve(curve), stats.length_means(curve)
-    height = "not known (a length is missing)" if math.isnan(area) else f"{area:.2f}"
-    weighted = ", ".join(f"{name} {DASH if math.isnan(value) else f'{value:.2f}'}" for name, value in means.items())
+    height = "not known (a length is missing)" if math.isnan(summary.height) else f"{summary.height:.2f}"
+    weighted = ", ".join(
+        f"{name} {DASH if math.isnan(value) else f'{value:.2f}'}" for name, value in summary.means.items()
+    )
     return (
-        f"effective length {reach} (score above {stats.RULER_THRESHOLD}{dip}), mean height of its curve over "
+        f"effective length {summary.reach} (score above {stats.RULER_THRESHOLD}{dip}), mean height of its curve over "
         f"log2(length) {height}; over lengths: {weighted}"
     )
 

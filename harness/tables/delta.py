@@ -16,6 +16,7 @@ from harness.tables.comparisons import Line, choose, lines
 from harness.tables.family import adjust_lines
 from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.paired import ALPHA
+from harness.text import interval_text
 
 COLUMNS: dict[str, Callable[[Line], Any]] = {
     "context": lambda x: x.context,
@@ -95,7 +96,7 @@ def _caption(
         *(f"average: mean over {n} {title} tasks with equal weight." for title, n in averages if n > 1),
         *(
             f"{line.context}: {line.shown.title}'s difference with {clusters_title(line.shown)}: "
-            f"{_span(line.comparison.clustered)}."
+            f"{interval_text(*line.comparison.clustered)}."
             for line in found
             if line.comparison.clustered is not None
         ),
@@ -103,10 +104,6 @@ def _caption(
         *table.missing,
         *([f"{unpaired} samples that only one of the two models has were left out."] if unpaired else []),
     ]
-
-
-def _span(interval: tuple[float, float]) -> str:
-    return f"[{interval[0]:+.2f}, {interval[1]:+.2f}]"
 
 
 def _row(line: Line) -> list[Entry]:
@@ -122,7 +119,7 @@ def _row(line: Line) -> list[Entry]:
         Entry(value=c.baseline, best=best < 0),
         Entry(value=c.candidate, best=best > 0),
         Entry(value=c.difference, signed=True, marks=c.mark),
-        Entry(text=_span((c.low, c.high))),
+        Entry(text=interval_text(c.low, c.high)),
         Entry(value=c.adjusted, decimals=4),
         Entry(value=c.gained, decimals=0),
         Entry(value=c.lost, decimals=0),

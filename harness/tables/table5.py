@@ -179,7 +179,7 @@ def _table(store: Store, measures: list[Measure], rows: list[_Row], entries: lis
         style="table5",
         title=str(store.manifest.get("name", store.path.name)),
         columns=columns,
-        rows=mark_best(entries, columns),
+        rows=mark_best(entries, columns, [row.context for row in rows]),
         breaks={i for i in range(1, len(rows)) if rows[i].context != rows[i - 1].context},
         make_frame=lambda: cells_frame(store),
         missing=missing_lines(

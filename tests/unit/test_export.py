@@ -94,7 +94,7 @@ def test_digits_line_up_whether_bold_or_marked() -> None:
     )
     rows = text.splitlines()[2:5]
     assert len({row.index(".") for row in rows[:2]}) == 1
-    assert "**9.50**▲ (-1.2)" in rows[0]
+    assert "**9.50**▲ (−1.2)" in rows[0]
     assert rows[1].rstrip(" |").endswith("100.00")
 
 
@@ -350,7 +350,7 @@ def test_mmlus_difference_also_has_an_interval_with_subjects_as_clusters(tmp_pat
     expected = stats.clustered_interval(differences, subjects, paired=True)
     assert line.comparison.clustered == pytest.approx((100 * expected.low, 100 * expected.high))
     assert expected.low < 0 < expected.high, "a difference in one subject out of ten need not hold in others"
-    interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]"
+    interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]".replace("-", "\N{MINUS SIGN}")
     assert f"b is better\n    subjects as clusters (would it hold on other subjects?): {interval}" in text
     frame = pd.read_csv(io.StringIO(export_run(tmp_path / "r", "delta", "csv"))).set_index("task")
     assert frame.loc["all", "cluster_low"] == pytest.approx(100 * expected.low, abs=1e-4)
@@ -388,7 +388,7 @@ def test_equal_models_are_called_equal(tmp_path: Path) -> None:
     text = compare(tmp_path / "r")
     assert "equal on every sample" in text
     assert "No sample is scored differently." in text
-    assert "[-16.11, +16.11]" in text, "twenty equal samples leave room for a difference"
+    assert "[−16.11, +16.11]" in text, "twenty equal samples leave room for a difference"
 
 
 def test_a_response_cannot_act_on_the_terminal(tmp_path: Path) -> None:

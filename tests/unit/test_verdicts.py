@@ -29,7 +29,7 @@ def random_run(path: Path, number: int) -> Path:
 
 @pytest.mark.parametrize("number", range(16))
 def test_no_sentence_contradicts_its_own_numbers(tmp_path: Path, number: int) -> None:
-    text = compare(random_run(tmp_path / "run", number), "baseline", "gated")
+    text = compare(random_run(tmp_path / "run", number), "baseline", "gated").replace("\N{MINUS SIGN}", "-")
     sentences = re.findall(r"-> [\d.]+, ([+-][\d.]+) .*?: (no difference shown.*|.* is better|equal on.*)", text)
     assert sentences
     for difference, verdict in sentences:
