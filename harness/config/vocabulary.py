@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, OneOrMore, Positive, Text, Whole
 from harness.config.probing import ProbeOptions
+from harness.config.table import TableOptions
 
 
 def stretched_length(factor: float, original: float) -> int:
@@ -159,6 +160,7 @@ class Config(Entry):
     thinking: bool = False
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
     probe: ProbeOptions | None = None
+    table: TableOptions = TableOptions()
 
     def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:
         """The context settings that a model is run under: its own list, or all of them."""

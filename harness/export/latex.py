@@ -102,6 +102,7 @@ def latex(table: Table, caption: Sequence[str], *, standalone: bool = False) -> 
             body + "%",
             "}",
             *([rf"\caption{{{notes}}}"] if notes else []),
+            *([rf"\label{{{table.label}}}"] if table.label else []),
             r"\end{table}",
         ]
     )

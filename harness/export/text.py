@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.store.files import to_line
 from harness.tables.layout import Column, Entry, Table
 from harness.text import pad, width
 
@@ -130,8 +131,10 @@ def html_page(table: Table, caption: Sequence[str]) -> str:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """The tidy frame: a missing number is an empty field, never a zero; floats have four decimals."""
+    """The tidy frame: what is missing is an empty field, never a zero, a length too; floats have four decimals."""
     rounded = frame.copy()
+    if "length" in rounded:
+        rounded["length"] = rounded["length"].astype("Int64").mask(rounded["length"] == 0)
     for column in rounded.columns:
         if pd.api.types.is_float_dtype(rounded[column]):
             rounded[column] = rounded[column].round(4)
@@ -142,6 +145,15 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The frame as dicts for JSON, NaN and NA as None."""
     rows = frame.to_dict("records")
     return [{str(k): None if v is pd.NA or v != v else v for k, v in row.items()} for row in rows]
+
+
+def sample_lines(frame: pd.DataFrame) -> str:
+    """`samples_frame` as JSON lines: references are a list, missing scores null."""
+    lines = [
+        to_line({**record, "references": json.loads(record["references"])} if "references" in record else record)
+        for record in records(frame)
+    ]
+    return b"".join(lines).decode()
 
 
 def to_json(table: Table, caption: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ line is printed only for a share that chance does not explain, and it states its
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +71,9 @@ def _most_frequent(numbers: np.ndarray) -> int:
     return int(np.unique(numbers, return_counts=True)[1].max()) if numbers.size else 0
 
 
-def answer_lines(store: Store) -> list[str]:
-    """One line per kind of answer that a reader should know of; none for a run where nothing stands out."""
-    counts = {cell: found for cell in store.cells if (found := answer_counts(store.scores(cell))).samples}
+def answer_lines(store: Store, cells: Iterable[Cell]) -> list[str]:
+    """One line per kind of answer among `cells` that a reader should know of; none where nothing stands out."""
+    counts = {cell: found for cell in cells if (found := answer_counts(store.scores(cell))).samples}
     lines = []
     for title, chosen in (
         (
@@ -91,7 +92,7 @@ def answer_lines(store: Store) -> list[str]:
     ):
         if chosen:
             shares = {cell: number / counts[cell].samples for cell, number in chosen.items()}
-            lines.append(f"{title}: {', '.join(_where(store, shares))}.")
+            lines.append(f"{title}: {', '.join(_where(shares, counts))}.")
     tied = {cell: c.tied for cell, c in counts.items() if c.tied}
     if tied:
         lines.append(
@@ -101,7 +102,7 @@ def answer_lines(store: Store) -> list[str]:
     return lines
 
 
-def _where(store: Store, shares: dict[Cell, float]) -> list[str]:
+def _where(shares: dict[Cell, float], counts: dict[Cell, AnswerCounts]) -> list[str]:
     """The cells with their shares; where they are many, the tasks with their highest share."""
     if len(shares) <= _MOST:
         ranked = sorted(shares.items(), key=lambda item: -item[1])
@@ -109,7 +110,7 @@ def _where(store: Store, shares: dict[Cell, float]) -> list[str]:
     tasks: dict[str, list[float]] = {}
     for cell, share in shares.items():
         tasks.setdefault(cell.task, []).append(share)
-    of = Counter(cell.task for cell in store.cells)
+    of = Counter(cell.task for cell in counts)
     return [
         f"{task} up to {100 * max(found):.0f}% (in {len(found)} of {of[task]} cells)"
         for task, found in sorted(tasks.items(), key=lambda item: -max(item[1]))

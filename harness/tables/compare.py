@@ -10,7 +10,7 @@ from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.tables.caption import clusters_title
-from harness.tables.comparisons import Line, choose, headlines, lines
+from harness.tables.comparisons import Line, check_found, choose, headlines, lines
 from harness.tables.family import adjust_lines
 from harness.tables.frames import check_label
 from harness.tables.layout import DASH, length_title
@@ -18,7 +18,7 @@ from harness.tables.lengths import CurveSummary, summaries
 from harness.tables.paired import ALPHA, Comparison
 from harness.tables.rerun import in_16_bit, rerun_sentence
 from harness.text import interval_text, number_text
-from harness.types import Cell, GatedevalError, Sample
+from harness.types import Cell, Sample
 
 LISTED = 40  # differing samples printed; the rest are counted
 
@@ -43,11 +43,7 @@ def compare(
     baseline, candidate = choose(store, baseline, candidate)
     check_label(store, "contexts", context)
     found, absent = lines(store, baseline, candidate, context)
-    if not found:
-        raise GatedevalError(
-            f"{candidate!r} and {baseline!r} have no cell in common that both have scores for"
-            + (f": {absent[0]}" if absent else "")
-        )
+    check_found(found, absent, baseline, candidate)
     main = headlines(found)
     single = [line for line in found if line not in main]
     families = adjust_lines(store, found, baseline, candidate)

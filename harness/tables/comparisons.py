@@ -78,6 +78,15 @@ def lines(store: Store, baseline: str, candidate: str, context: str | None = Non
     return found, absent
 
 
+def check_found(found: list[Line], absent: list[str], baseline: str, candidate: str) -> None:
+    """Raise GatedevalError where there is nothing to compare; `absent`: why, cell by cell."""
+    if not found:
+        raise GatedevalError(
+            f"{candidate!r} and {baseline!r} have no cell in common that both have scores for"
+            + (f": {absent[0]}" if absent else "; choose two models that are planned under one context setting")
+        )
+
+
 def headlines(found: list[Line]) -> list[Line]:
     """One line per context, benchmark and length: the whole benchmark where it has several tasks, else its task."""
     wholes = {(x.context, x.benchmark, x.length) for x in found if x.whole}

@@ -66,9 +66,10 @@ class Entry:
 class Table:
     """What `harness.export` renders.
 
-    `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `caption`:
-    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row per cell, computed at the
-    first access: its intervals take longer than the table.
+    `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `headline`:
+    what the table shows, in a sentence. `caption`: lines beneath. `missing`: what the run lacks, in words. `label`: for
+    LaTeX. `frame`: the tidy form, one row per cell, computed at the first access: its intervals take longer than the
+    table.
     """
 
     style: str
@@ -79,6 +80,8 @@ class Table:
     breaks: set[int] = field(default_factory=set)
     caption: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    headline: str = ""
+    label: str | None = None
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -108,9 +111,9 @@ def mark_best(
             continue
         for key in dict.fromkeys(keys):
             shown = {
-                r: round(row[c].value, row[c].decimals)
+                r: round(value, row[c].decimals)
                 for r, row in enumerate(rows)
-                if keys[r] == key and row[c].value is not None and row[c].text is None
+                if keys[r] == key and (value := row[c].value) is not None and row[c].text is None
             }
             if len(shown) < 2:
                 continue

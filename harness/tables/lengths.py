@@ -9,11 +9,13 @@ import pandas as pd
 
 from harness import stats
 from harness.benchmarks.presentation import presentation_of
+from harness.config import TableOptions
 from harness.store import Store
 from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
-from harness.tables.caption import scoring_lines, setting_lines
+from harness.tables.caption import lines_beneath, scoring_lines
 from harness.tables.frames import labels
 from harness.tables.layout import DASH, Column, Entry, Table, length_title, mark_best
+from harness.tables.view import chosen, viewed
 from harness.types import Cell
 
 
@@ -98,8 +100,12 @@ def summaries_frame(found: list[CurveSummary]) -> pd.DataFrame:
 def lengths_table(store: Store) -> Table:
     """Rows: model and context. Columns: the lengths, RULER's three means over them, the curve's mean height, effective
     and unbroken length. Means of different lengths are not comparable, so the best is marked within a context.
+    The figures are over all lengths, also where the run's choices show fewer.
     """
-    found = summaries(store)
+    store, view = viewed(store)
+    every = summaries(store)
+    keys = [(c, m) for c in chosen(labels(store, "contexts"), view.contexts) for m in _models(store, view)]
+    found = [s for key in keys for s in every if (s.context, s.model) == key and _shown(view, s)]
     means = list(found[0].means) if found else []
     several = len({s.benchmark for s in found}) > 1
     texts = ["model", "context", *(["benchmark"] if several else []), "lengths"]
@@ -113,7 +119,7 @@ def lengths_table(store: Store) -> Table:
         names = [s.model, s.context, *([presentation_of(s.benchmark).title] if several else [])]
         unbroken = length_title(s.unbroken) if s.unbroken else DASH
         row = [Entry(text=text) for text in [*names, f"{span} ({len(lengths)})"]]
-        row += [Entry(value=None if math.isnan(v) else v) for v in [*s.means.values(), s.height]]
+        row += [Entry(value=None if math.isnan(v) else v, decimals=view.digits) for v in [*s.means.values(), s.height]]
         rows.append([*row, Entry(text=s.reach), Entry(text=unbroken)])
     contexts = [s.context for s in found]
     table = Table(
@@ -124,13 +130,24 @@ def lengths_table(store: Store) -> Table:
         make_frame=lambda: summaries_frame(found),
         breaks={i for i in range(1, len(rows)) if contexts[i] != contexts[i - 1]},
     )
-    table.caption = [
+    reading = [
         "average: the plain mean over lengths. wAvg (inc) weights the i-th shortest length by i, wAvg (dec) the other "
         "way round (RULER, Hsieh et al. 2024). height: the mean of the curve over log2(length). A missing length is a "
         f"{DASH}: means over different lengths are not comparable.",
         f"effective: the longest length with a score above {stats.RULER_THRESHOLD} (Llama-2-7B at 4K, RULER's bar). "
         "unbroken: the longest length up to which every length is above.",
-        *scoring_lines(store),
-        *setting_lines(store),
     ]
+    curves = {(s.model, s.context, s.benchmark) for s in found}
+    cells = [cell for cell in store.cells if (cell.model, cell.context, cell.benchmark) in curves]
+    table.headline, table.label = "Scores over length in summary figures.", view.label
+    full = [*reading, *scoring_lines(store, cells)]
+    table.caption = lines_beneath(store, view, cells, full=full, short=reading, missing=[])
     return table
+
+
+def _models(store: Store, view: TableOptions) -> list[str]:
+    return chosen(labels(store, "models"), view.models)
+
+
+def _shown(view: TableOptions, summary: CurveSummary) -> bool:
+    return view.benchmarks is None or summary.benchmark in view.benchmarks

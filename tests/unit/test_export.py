@@ -122,7 +122,7 @@ def test_csv_is_tidy(run: Path, style: str) -> None:
     store = Store.read(run)
     assert len(rows) == len(store.cells)
     for r in rows[::17]:
-        cell = Cell(r["model"], r["context"], r["benchmark"], r["task"], int(r["length"]))
+        cell = Cell(r["model"], r["context"], r["benchmark"], r["task"], int(r["length"] or 0))
         assert float(r["score"]) == pytest.approx(100 * store.scores(cell).scores.mean(), abs=1e-4)
         assert int(r["samples"]) == 20
 

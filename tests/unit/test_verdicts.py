@@ -12,7 +12,8 @@ from harness import stats
 from harness.store import Store
 from harness.tables import delta_table
 from harness.tables.compare import compare
-from harness.tables.table5 import declared_comparisons, table5
+from harness.tables.rows import declared_comparisons
+from harness.tables.table5 import table5
 from tests.support.sample_runs import config, write_run
 
 TASKS = ("niah_single_1", "vt")
