@@ -25,7 +25,7 @@ from harness.data.catalog import MMLU_SUBJECTS
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
 from harness.store import Store
-from harness.tables import Column, Entry, Table, cells_frame
+from harness.tables import Column, Entry, Table, cells_frame, table5
 from harness.tables.compare import compare
 from harness.tables.comparisons import lines
 from harness.text import width
@@ -227,18 +227,71 @@ def test_html_is_well_formed_and_texts_stay_texts(odd: Path) -> None:
 # ------------------------------------------------------------------------------------------- LaTeX
 
 
-@pytest.mark.parametrize("style", ["table5", "tasks", "delta"])
-def test_latex_has_as_many_fields_in_every_row(run: Path, style: str) -> None:
-    text = export_run(run, style, "latex")
-    spec = re.search(r"\\begin\{tabular\}\{(.*)\}\n", text)
-    assert spec is not None
-    columns = len(re.sub(r"\[[^]]*\]|@\{[^}]*\}", "", spec[1]))
-    rows = [line for line in text.splitlines() if line.endswith(r" \\")]
-    for row in rows:
-        spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
-        assert len(re.split(r"(?<!\\)&", row)) - len(spans) + sum(spans) == columns
-    assert all(text.count(rule) == 1 for rule in (r"\toprule", r"\bottomrule"))
+def tabulars(text: str) -> list[str]:
+    """The tabulars of a LaTeX text that hold rules; an outer one that only stacks them is none."""
+    return re.findall(r"\\begin\{tabular\}\{(?!@)((?:(?!\\end\{tabular\}).)*)\\end\{tabular\}", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("options", [{}, {"intervals": True}, {"transpose": True}], ids=str)
+@pytest.mark.parametrize("style", ["table5", "tasks", "delta", "lengths"])
+def test_latex_has_as_many_fields_in_every_row(run: Path, style: str, options: dict[str, bool]) -> None:
+    if options and style != "table5":
+        pytest.skip("an option of table5")
+    text = export_run(run, style, "latex", **options)
+    assert tabulars(text)
+    for tabular in tabulars(text):
+        spec, _, body = tabular.partition("}\n")
+        columns = len(re.sub(r"\[[^]]*\]|@\{[^}]*\}", "", spec))
+        rows = [
+            re.sub(r"(?<!\\)\\\\(\[.*\])?$", "", line)
+            for line in body.splitlines()
+            if re.search(r" \\\\(\[.*\])?$", line)
+        ]
+        assert len(rows) > 1
+        for row in rows:
+            spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
+            assert len(re.split(r"(?<!\\)&", row)) - len(spans) + sum(spans) == columns
+        assert all(body.count(rule) == 1 for rule in (r"\toprule", r"\bottomrule"))
     assert text.count("{") == text.count("}")
+    for environment in ("table", "threeparttable", "tabular", "tablenotes"):
+        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") > 0
+
+
+def test_latex_has_a_label_a_short_caption_and_the_protocol_as_notes(run: Path) -> None:
+    text = export_run(run, fmt="latex", label="tab:main")
+    assert text.count(r"\label{tab:main}") == 1
+    caption = re.search(r"\\caption\{(.*)\}", text)
+    assert caption is not None
+    assert caption[1] == ("Scores of 2 models under 2 context settings on RULER, MMLU (2 of 57 subjects) and GSM8k.")
+    notes = re.findall(r"^\\item (.*)$", text, flags=re.M)
+    assert len(notes) == len(table5(Store.read(run)).caption)
+    assert all(note.endswith(".") for note in notes)
+
+
+def test_latex_has_true_minus_signs_and_numbers_that_line_up(run: Path) -> None:
+    text = export_run(run, fmt="latex", contexts=("YaRN",))
+    assert re.search(r"\(\\ensuremath\{-\}\d", text), "a change in parentheses is text"
+    assert not re.search(r"\(-\d", text)
+    delta = export_run(run, "delta", "latex", baseline="gated", candidate="baseline")
+    assert re.search(r"& -\d+\.\d\d &", delta), "siunitx sets the minus of a number"
+    assert re.search(r"\{\[\}\\ensuremath\{-\}\d", delta), "an interval is text"
+    assert "\N{MINUS SIGN}" not in text + delta
+
+
+def test_latex_intervals_stand_below_their_scores(run: Path) -> None:
+    text = export_run(run, fmt="latex", intervals=True)
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("baseline & 8k"))
+    assert lines[first].endswith(r"\\[-0.5ex]")
+    assert re.match(r"\\multicolumn\{1\}\{l\}\{\} & .*\\scriptsize \{\[\}\d+\.\d, \d+\.\d\{\]\}", lines[first + 1])
+
+
+def test_a_wide_table_becomes_narrow_ones_with_the_labels_of_their_rows(run: Path) -> None:
+    parts = tabulars(export_run(run, fmt="latex"))
+    assert len(parts) > 1
+    assert all(part.count("gated & YaRN") == 1 for part in parts)
+    small = tabulars(export_run(run, fmt="latex", benchmarks=("gsm8k",)))
+    assert len(small) == 1
 
 
 def test_latex_escapes_what_latex_would_act_on() -> None:
@@ -251,42 +304,56 @@ def test_latex_escapes_what_latex_would_act_on() -> None:
     assert escape("模型") == "??", "pdflatex has no glyph for it, and would stop"
 
 
+def has_tex() -> bool:
+    """Whether pdflatex and every package are here."""
+    return shutil.which("pdflatex") is not None and all(
+        subprocess.run(["kpsewhich", f"{name}.sty"], capture_output=True).returncode == 0 for name in PACKAGES
+    )
+
+
 @pytest.mark.skipif(
-    shutil.which("pdflatex") is None,
-    reason="no pdflatex here: Debian's texlive-latex-recommended and texlive-science have what it needs",
+    not has_tex(), reason="needs Debian's texlive-latex-recommended, texlive-latex-extra and texlive-science"
 )
-def test_latex_compiles_as_it_is(run: Path, odd: Path, tmp_path: Path) -> None:
-    for i, (path, options) in enumerate(
-        [
-            (run, {}),
-            (run, {"reference": "paper"}),
-            (run, {"style": "tasks"}),
-            (run, {"style": "delta"}),
-            (odd, {}),
-            (odd, {"style": "tasks"}),
-        ]
-    ):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label": "tab:main"},
+        {"reference": "paper"},
+        {"intervals": True, "caption": "short"},
+        {"transpose": True, "digits": 1},
+        {"style": "tasks"},
+        {"style": "delta"},
+        {"style": "lengths"},
+    ],
+    ids=str,
+)
+def test_latex_compiles_and_fits_the_page(run: Path, odd: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    style = options.pop("style", "table5")
+    for i, path in enumerate((run, odd)):
         file = tmp_path / f"{i}.tex"
-        style = options.pop("style", "table5")
         file.write_text(export_run(path, style, "latex", standalone=True, **options))
-        done = subprocess.run(
-            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", file.name],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout[-3000:]
-        assert (tmp_path / f"{i}.pdf").stat().st_size > 5000
+        log = compiled(file)
+        if path == run:  # the odd run's labels are as long as they are
+            assert "Overfull" not in log
+            assert "Float too large" not in log
         # As it is means also: inside a document of the user's own, with only the named packages.
         inside = export_run(path, style, "latex", **options)
         packages = "".join(rf"\usepackage{{{p}}}" for p in PACKAGES)
         file.write_text(r"\documentclass{article}" + packages + r"\begin{document}" + "\n" + inside + r"\end{document}")
-        assert (
-            subprocess.run(
-                ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", file.name], cwd=tmp_path, capture_output=True
-            ).returncode
-            == 0
-        )
+        compiled(file)
+
+
+def compiled(file: Path) -> str:
+    """The log of pdflatex; a file that does not compile fails the test."""
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", file.name],
+        cwd=file.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert file.with_suffix(".pdf").stat().st_size > 5000
+    return file.with_suffix(".log").read_text(errors="replace")
 
 
 # ------------------------------------------------------------------------------------------- lm-eval
