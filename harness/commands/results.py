@@ -86,7 +86,7 @@ def figures(
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--baseline", help="Label of the baseline (default: the config's first model).")
-@click.option("--candidate", help="Label of the model to compare with it (default: the config's second).")
+@click.option("--candidate", help="Label of the model to compare with it (needed if the run has more than two).")
 @click.option("--context", help="Only this context setting.")
 @click.option("--listed", default=40, show_default=True, help="Number of differing samples to list.")
 @click.option(

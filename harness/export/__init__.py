@@ -144,12 +144,14 @@ def _samples(store: Store, choices: TableOptions, fmt: str) -> str:
     """One line per sample; JSON has lists as lists, and null where CSV has an empty field."""
     from harness.export import text
     from harness.tables import samples_frame
-    from harness.tables.view import chosen_rows
+    from harness.tables.frames import cell_of, sample_rows
+    from harness.tables.view import chosen_rows, shown
 
     if fmt not in ("csv", "json"):
         raise GatedevalError(f"--style samples is one line a sample, for programs: use --format csv or json, not {fmt}")
-    frame = chosen_rows(choices, samples_frame(store))
-    return text.csv(frame) if fmt == "csv" else text.sample_lines(frame)
+    if fmt == "json":
+        return text.sample_lines(row for row in sample_rows(store) if shown(choices, cell_of(row)))
+    return text.csv(chosen_rows(choices, samples_frame(store)))
 
 
 __all__ = ["FORMATS", "STYLES", "export_run", "render"]

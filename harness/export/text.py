@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -147,13 +147,12 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(k): None if v is pd.NA or v != v else v for k, v in row.items()} for row in rows]
 
 
-def sample_lines(frame: pd.DataFrame) -> str:
-    """`samples_frame` as JSON lines: references are a list, missing scores null."""
-    lines = [
-        to_line({**record, "references": json.loads(record["references"])} if "references" in record else record)
-        for record in records(frame)
-    ]
-    return b"".join(lines).decode()
+def sample_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows of `harness.tables.frames.sample_rows` as JSON lines. Every line has every key; a score it lacks is null."""
+    found = list(rows)
+    keys = dict.fromkeys(key for row in found for key in row)
+    ordered = sorted(keys, key=lambda key: key.startswith("score:"))  # stable: scores last
+    return b"".join(to_line({key: row.get(key) for key in ordered}) for row in found).decode()
 
 
 def to_json(table: Table, caption: Sequence[str]) -> str:

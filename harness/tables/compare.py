@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.tables.caption import clusters_title
+from harness.tables.choices import reference_text, response_text
 from harness.tables.comparisons import Line, check_found, choose, headlines, lines
 from harness.tables.family import adjust_lines
 from harness.tables.frames import check_label
@@ -55,7 +57,9 @@ def compare(
         out += [f"  {text}" for text in _curves(store, name, baseline, candidate)] + [""]
     out.append(_count(main, candidate, "comparisons", families[0]))
     if single:
-        out.append(_count(single, candidate, "single tasks", families[1]) + " `--style delta` shows each.")
+        out.append(
+            _count(single, candidate, "single tasks", families[1]) + " `gatedeval table RUN --style delta` shows each."
+        )
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
     if again is None and in_16_bit(store):
@@ -159,7 +163,7 @@ class _Differing:
 
 
 def _differing(store: Store, found: list[Line]) -> list[_Differing]:
-    """The samples that the two models score differently, those that the candidate lost first."""
+    """The samples that the two models score differently: losses and gains of the candidate in turn, largest first."""
     rows = []
     for line in found:
         if line.whole:
@@ -172,24 +176,31 @@ def _differing(store: Store, found: list[Line]) -> list[_Differing]:
                 before, after = left[sample.id].scores[metric], sample.scores[metric]
                 if before != after:
                     rows.append(_Differing(a, metric, before, after, left[sample.id], sample))
-    return sorted(rows, key=lambda row: row.after - row.before)
+    ranked = sorted(rows, key=lambda row: -abs(row.after - row.before))
+    lost, gained = ([row for row in ranked if (row.after > row.before) is up] for up in (False, True))
+    pairs = itertools.zip_longest(lost, gained)
+    return [row for pair in pairs for row in pair if row is not None]
 
 
 def _listing(rows: list[_Differing], baseline: str, candidate: str, listed: int) -> list[str]:
     """The first `listed` of the differing samples: scores, reference and both responses."""
     if not rows:
         return ["No sample is scored differently."]
-    out = [f"{len(rows)} samples are scored differently" + (f", the first {listed}:" if len(rows) > listed else ":")]
+    gained = sum(row.after > row.before for row in rows)
+    counts = f"{len(rows)} samples are scored differently ({len(rows) - gained} lost, {gained} gained)"
+    if not listed:
+        return [f"{counts}; --listed N lists N of them."]
+    out = [counts + (f", {listed} of them, losses and gains in turn:" if len(rows) > listed else ":")]
     for row in rows[:listed]:
         cell = row.cell
         where = f"{cell.context} / {cell.task}" + (f" at {length_title(cell.length)}" if cell.length else "")
         mode = presentation_of(cell.benchmark).mode(row.metric)
-        references = _short(", ".join(row.candidate.references))
+        references = _short(reference_text(row.candidate))
         sample = f"sample {row.candidate.id}" + (f" {mode}" if mode else "")
         out += [
             f"- {where}, {sample}: {row.before:.2f} -> {row.after:.2f}; reference {references}",
-            f"    {baseline}: {_short(row.baseline.response)}",
-            f"    {candidate}: {_short(row.candidate.response)}",
+            f"    {baseline}: {_short(response_text(row.baseline))}",
+            f"    {candidate}: {_short(response_text(row.candidate))}",
         ]
     return out
 

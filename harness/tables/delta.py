@@ -19,6 +19,7 @@ from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.paired import ALPHA
 from harness.tables.view import viewed
 from harness.text import interval_text
+from harness.types import GatedevalError
 
 COLUMNS: dict[str, Callable[[Line], Any]] = {
     "context": lambda x: x.context,
@@ -57,6 +58,10 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
     check_found(found, absent, baseline, candidate)
     families = adjust_lines(store, found, baseline, candidate)
     found = [line for line in found if _shown(view, line)]
+    if not found:
+        raise GatedevalError(
+            f"{candidate!r} and {baseline!r} have no number in common under the chosen contexts, benchmarks and lengths"
+        )
     columns = [
         *(Column(title=t, numeric=False) for t in ("context", "benchmark", "task")),
         Column(title="length", plain=True),

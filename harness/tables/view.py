@@ -52,6 +52,10 @@ def viewed(store: Store, **given: Any) -> tuple[Store, TableOptions]:
     for length in view.lengths or ():
         if length not in lengths:
             raise GatedevalError(_unknown("length", length, lengths))
+    if store.cells and not any(shown(view, cell) for cell in store.cells):
+        raise GatedevalError(
+            "no number is left: the chosen models, contexts, benchmarks and lengths are not planned together"
+        )
     return _Renamed(store, view), _renamed_view(view)
 
 
