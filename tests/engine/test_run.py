@@ -107,6 +107,19 @@ def test_the_same_command_completes_a_run_that_was_killed(folder: Path) -> None:
     check_complete(Store.read(folder / "killed"))
 
 
+def test_choices_for_the_table_ask_nothing_again(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    """The section `table` is in no sample's hash; the run stores it, and a later table uses it."""
+    choices = ("-s", "table.digits=1", "-s", "table.rename={gate: SDPA gate}", "-s", "table.lengths=[512]")
+    again = gatedeval("run", "small.yaml", *choices, cwd=folder)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "0 samples answered, 12 found finished" in again.stderr
+    assert "| SDPA gate " in again.stdout
+    assert "RULER 2/13 2K" not in again.stdout
+    assert gatedeval("table", "results/small", cwd=folder).stdout == again.stdout
+    gatedeval("run", "small.yaml", cwd=folder)
+    assert gatedeval("table", "results/small", cwd=folder).stdout == gatedeval("run", "small.yaml", cwd=folder).stdout
+
+
 def test_stdout_is_the_table_alone(finished: subprocess.CompletedProcess[str]) -> None:
     first, *_ = finished.stdout.splitlines()
     assert first.startswith("| model")
