@@ -91,6 +91,7 @@ def export_run(
         table = probe_table(store)
     else:
         table = delta_table(store, baseline, candidate)
+    table.label = choices.label
     if fmt == "csv":
         for line in table.missing:
             print(line, file=sys.stderr)

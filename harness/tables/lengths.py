@@ -40,7 +40,9 @@ class CurveSummary:
 
     @property
     def reach(self) -> str:
-        """The effective length in words: "32K", or "below 4K" where 4K is the shortest length."""
+        """The effective length in words: "32K", "below 4K" where 4K is the shortest length, a dash without a score."""
+        if all(math.isnan(score) for score in self.curve.values()):
+            return DASH
         return length_title(self.effective) if self.effective else f"below {length_title(min(self.curve))}"
 
 

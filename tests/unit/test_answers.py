@@ -128,6 +128,9 @@ def test_a_missing_length_blocks_the_summary_figures(six_lengths: Path, tmp_path
     assert (rows[0]["model"], rows[0]["average"], rows[0]["height"]) == ("a", "", "")
     assert float(rows[1]["average"]) >= 0
     assert [e.number for e in lengths_table(Store.read(run)).rows[0][3:7]] == ["–"] * 4  # noqa: RUF001
+    for file in (run / "samples").glob("a__8k__ruler__*"):
+        file.unlink()
+    assert [e.number for e in lengths_table(Store.read(run)).rows[0][7:]] == ["–"] * 2  # noqa: RUF001
 
 
 def test_compare_has_the_same_summary_figures(tmp_path: Path) -> None:
