@@ -95,7 +95,7 @@ def chosen(names: Sequence[T], given: Sequence[T] | None) -> list[T]:
 def chosen_rows(view: TableOptions, frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of a frame with the columns of a cell that are among the chosen ones."""
     names = [f.name for f in fields(Cell)]
-    if frame.empty:
+    if frame.empty or all(getattr(view, what) is None for what in ("models", "contexts", "benchmarks", "lengths")):
         return frame
     keep = [shown(view, Cell(*values)) for values in frame[names].itertuples(index=False)]
     return frame[keep].reset_index(drop=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,15 @@ def test_the_same_command_completes_a_run_that_was_killed(folder: Path) -> None:
     assert again.returncode == 0, again.stderr[-3000:]
     assert "found finished" in again.stderr
     check_complete(Store.read(folder / "killed"))
+
+
+def test_the_table_defines_its_rows_by_what_ran(finished: subprocess.CompletedProcess[str]) -> None:
+    text = " ".join(finished.stdout.split())
+    assert "Context native: the checkpoint's own rotary encoding: RoPE base " in text
+    assert "; at most 1,024 tokens of prompt and answer." in text
+    assert "YaRN factor 2 over 1,024 original tokens; at most 2,048 tokens of prompt and answer." in text
+    assert re.search(r"Model gate: headwise gate; [\d,]+ parameters; float32\.", text)
+    assert re.search(r"Hardware: .+; vLLM \d", text)
 
 
 def test_choices_for_the_table_ask_nothing_again(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
