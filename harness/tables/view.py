@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -133,6 +134,9 @@ class _Renamed(Store):
         super().__init__(store.path, manifest, {new[cell]: planned for cell, planned in store.cells.items()}, None)
         self._store = store
         self._old = {cell: old for old, cell in new.items()}
+
+    def samples_path(self, cell: Cell) -> Path:
+        return self._store.samples_path(self._old.get(cell, cell))
 
     def samples(self, cell: Cell) -> Iterator[Sample]:
         return self._store.samples(self._old.get(cell, cell))

@@ -110,6 +110,7 @@ def test_renamed_cells_are_the_stored_cells(run: Path) -> None:
     assert list(other.samples(new)) == list(store.samples(old))
     assert other.planned(new) == store.planned(old)
     assert other.done(new) == store.done(old)
+    assert other.known(new) == store.known(old)
     assert other.scores(new) is store.scores(old)
     assert other.summary(new).samples == 20
     again, _ = viewed(other)
