@@ -122,7 +122,7 @@ def test_choices_for_the_table_ask_nothing_again(folder: Path, finished: subproc
     choices = ("-s", "table.digits=1", "-s", "table.rename={gate: SDPA gate}", "-s", "table.lengths=[512]")
     again = gatedeval("run", "small.yaml", *choices, cwd=folder)
     assert again.returncode == 0, again.stderr[-3000:]
-    assert "0 samples answered, 12 found finished" in again.stderr
+    assert "0 samples answered, 24 found finished" in again.stderr
     assert "| SDPA gate " in again.stdout
     assert "RULER 2/13 2K" not in again.stdout
     assert gatedeval("table", "results/small", cwd=folder).stdout == again.stdout
