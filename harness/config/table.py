@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_serializer
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_serializer
 
 from harness.config.fields import Entry, OneOrMore, Text
 
@@ -40,7 +40,13 @@ def _pairs(value: Any) -> Any:
 
 Names = Annotated[tuple[Text, ...], OneOrMore, AfterValidator(_distinct), Field(min_length=1)]
 Lengths = Annotated[tuple[int, ...], BeforeValidator(_lengths), AfterValidator(_distinct), Field(min_length=1)]
-Renames = Annotated[tuple[tuple[Text, Text], ...], BeforeValidator(_pairs)]
+Renames = Annotated[
+    tuple[tuple[Text, Text], ...],
+    BeforeValidator(_pairs),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}
+    ),  # as run.json has it
+]
 
 
 class TableOptions(Entry):
