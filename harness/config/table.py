@@ -40,6 +40,7 @@ def _pairs(value: Any) -> Any:
 
 Names = Annotated[tuple[Text, ...], OneOrMore, AfterValidator(_distinct), Field(min_length=1)]
 Lengths = Annotated[tuple[int, ...], BeforeValidator(_lengths), AfterValidator(_distinct), Field(min_length=1)]
+# run.json has a mapping.
 Renames = Annotated[
     tuple[tuple[Text, Text], ...],
     BeforeValidator(_pairs),
