@@ -1,4 +1,4 @@
-"""Plain text for terminals: how wide a text is, and rows as aligned columns."""
+"""Plain text for readers: numbers with true minus signs, how wide a text is in a terminal, rows as aligned columns."""
 
 from __future__ import annotations
 
@@ -43,6 +43,20 @@ def read_length(text: str) -> int:
 def counted(number: int | str, noun: str) -> str:
     """ "1 sample", "2 samples", "20 to 500 samples", "no samples". `noun`: in the singular; its plural ends in s."""
     return f"{number} {noun}" + ("" if str(number) == "1" else "s")
+
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def number_text(value: float, decimals: int, *, signed: bool = False) -> str:
+    """A number for readers: `decimals` digits, a true minus sign, and "+" too where `signed`. Programs get numbers."""
+    text = f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
+    return text.replace("-", MINUS)
+
+
+def interval_text(low: float, high: float, decimals: int = 2) -> str:
+    """The interval of a difference: "[−1.35, +2.69]"."""
+    return f"[{number_text(low, decimals, signed=True)}, {number_text(high, decimals, signed=True)}]"
 
 
 def width(text: str) -> int:

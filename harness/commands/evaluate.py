@@ -164,7 +164,7 @@ def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "
 
     state = evaluate(config, path, quiet)
     if config.benchmarks:
-        print(export_run(path, style="table5", fmt=fmt, allow_partial=True), end="", file=out)
+        print(export_run(path, style="table5", fmt=fmt), end="", file=out)
     if config.probe is not None:
         print(("\n" if config.benchmarks else "") + export_run(path, style="probe", fmt=fmt), end="", file=out)
     return state

@@ -11,34 +11,39 @@ from harness.commands.options import FORMATS, PATH, STYLES
 from harness.types import GatedevalError
 
 
+# fmt: off
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
 @click.option("--style", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
 @click.option("-s", "short_style", type=STYLES, hidden=True)
 @click.option("--reference", help="`paper` adds the paper's own rows; or a CSV file with the same columns.")
-@click.option("--baseline", help="Label of the model that others are compared with (default: the first).")
+@click.option("--baseline", help="Label of the model that others are compared with (default: run.json's).")
 @click.option("--candidate", help="Label of the model to compare with it (style delta).")
 @click.option("--model", help="Label of the model to export (style lm_eval; needed if the run has several).")
 @click.option("--context", help="Label of the context setting to export (style lm_eval).")
-@click.option("--partial", is_flag=True, help="Average over the finished tasks if some are missing.")
+@click.option("--partial", "allow_partial", is_flag=True, help="Average over the finished tasks if some are missing.")
 @click.option("--intervals", is_flag=True, help="Show each score's 95% interval instead of its change (style table5).")
 @click.option("--standalone", is_flag=True, help="LaTeX: write a complete document.")
+@click.option("--models", multiple=True, metavar="A,B", help="Models to show, in this order.")
+@click.option("--contexts", multiple=True, metavar="A,B", help="Context settings to show, in this order.")
+@click.option("--benchmarks", multiple=True, metavar="A,B", help="Benchmarks to show, in this order.")
+@click.option("--lengths", metavar="L,L", help="Lengths to show, e.g. 4K,128K.")
+@click.option("--rename", multiple=True, metavar="A=B", help="Print model or context A as B. Repeat for more.")
+@click.option("--digits", type=click.IntRange(0, 6), help="Decimals of scores (default: 2).")
+@click.option("--caption", type=click.Choice(["full", "short"]), help="How much stands beneath (default: full).")
+@click.option("--label", help=r"LaTeX: label of the table, for \ref, e.g. tab:ruler.")
+@click.option("--transpose", is_flag=True, default=None, help="Models as columns (style table5).")
 def table(
-    run: Path,
-    fmt: str,
-    style: str,
-    short_style: str | None,
-    reference: str | None,
-    baseline: str | None,
-    candidate: str | None,
-    model: str | None,
-    context: str | None,
-    partial: bool,
-    intervals: bool,
-    standalone: bool,
+    run: Path, lengths: str | None, rename: tuple[str, ...], models: tuple[str, ...], contexts: tuple[str, ...],
+    benchmarks: tuple[str, ...], style: str, short_style: str | None, **options: Any,
 ) -> None:
-    """Print the table of the run directory RUN."""
+    # fmt: on
+    """Print the table of the run directory RUN.
+
+    Rows, columns and words (--models to --transpose) are those of the config's section `table` unless given here. They
+    change no number: averages and comparisons are over the whole run.
+    """
     from harness.export import export_run
 
     if short_style:  # as older versions had it; -s is --set in every other command
@@ -46,23 +51,28 @@ def table(
     text = export_run(
         run,
         style=short_style or style,
-        fmt=fmt,
-        reference=reference,
-        baseline=baseline,
-        candidate=candidate,
-        model=model,
-        context=context,
-        allow_partial=partial,
-        intervals=intervals,
-        standalone=standalone,
+        **options,
+        models=models or None,
+        contexts=contexts or None,
+        benchmarks=benchmarks or None,
+        lengths=tuple(part.strip() for part in lengths.split(",")) if lengths else None,
+        rename=dict(map(_renaming, rename)) or None,
     )
     print(text, end="")
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    """ "A=B" as a pair."""
+    old, equals, new = text.partition("=")
+    if not old or not equals or not new:
+        raise GatedevalError(f"--rename {text!r}: not of the form A=B, e.g. --rename 'gated=SDPA gate'")
+    return old, new
 
 
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--output", "-o", type=PATH, help="Folder to write to (default: RUN/figures).")
-@click.option("--format", "-f", "formats", multiple=True, help="svg, png, pdf (default: all).")
+@click.option("--format", "-f", "formats", multiple=True, metavar="F,F", help="svg, png, pdf (default: all).")
 @click.option("--baseline", help="Label of the baseline.")
 @click.option("--candidate", help="Label of the model to compare with it.")
 def figures(
@@ -72,14 +82,15 @@ def figures(
     from harness.figures import FORMATS as every
     from harness.figures import save_figures
 
-    for path in save_figures(run, output, formats or every, baseline=baseline, candidate=candidate):
+    chosen = [part.strip() for text in formats for part in text.split(",") if part.strip()]
+    for path in save_figures(run, output, chosen or every, baseline=baseline, candidate=candidate):
         print(path)
 
 
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--baseline", help="Label of the baseline (default: the config's first model).")
-@click.option("--candidate", help="Label of the model to compare with it (default: the config's second).")
+@click.option("--candidate", help="Label of the model to compare with it (needed if the run has more than two).")
 @click.option("--context", help="Only this context setting.")
 @click.option("--listed", default=40, show_default=True, help="Number of differing samples to list.")
 @click.option(

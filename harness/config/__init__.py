@@ -2,6 +2,7 @@
 
 from harness.config.loading import from_dict, load, to_dict
 from harness.config.overrides import Options
+from harness.config.table import TableOptions
 from harness.config.vocabulary import (
     BenchmarkEntry,
     Config,
@@ -19,6 +20,7 @@ __all__ = [
     "EngineOptions",
     "Model",
     "Options",
+    "TableOptions",
     "Yarn",
     "from_dict",
     "load",

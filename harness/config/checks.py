@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.config.entries import subject
+from harness.config.table import TableOptions
 from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
 from harness.config.yaml_text import Loc, Source
 from harness.types import did_you_mean
@@ -50,6 +51,35 @@ def distinct_cells(s: Source, benchmarks: list[tuple[Loc, BenchmarkEntry]]) -> N
                 loc, f"benchmarks: {twice[0]} {what} is asked for twice (also at {s.place(seen[twice])}); keep one"
             )
         seen.update(dict.fromkeys(cells, loc))
+
+
+def table_names(
+    s: Source,
+    table: TableOptions,
+    models: list[tuple[Loc, Model]],
+    contexts: list[tuple[Loc, ContextSetting]],
+    benchmarks: list[tuple[Loc, BenchmarkEntry]],
+) -> None:
+    """The section `table` names models, contexts, benchmarks and lengths that the config has."""
+    known: dict[str, list[str]] = {
+        "models": [m.label for _, m in models],
+        "contexts": [c.label for _, c in contexts],
+        "benchmarks": list(dict.fromkeys(b.name for _, b in benchmarks)),
+    }
+    whole = all(len(known[key]) >= len(s.data.get(key) or []) for key in ("models", "contexts")) and len(
+        benchmarks
+    ) == len(s.data.get("benchmarks") or [])
+    if not whole:
+        return  # one of them is complained about already
+    for key, names in known.items():
+        for i, name in enumerate(getattr(table, key) or ()):
+            if name not in names:
+                hint = did_you_mean(name, names) or f"; there are {', '.join(map(repr, names))}"
+                s.problem(("table", key, i), f"table.{key}: no {key.removesuffix('s')} {name!r}{hint}")
+    lengths = {length for _, b in benchmarks for _, length in b.task_lengths()} if table.lengths else set()
+    for i, length in enumerate(table.lengths or ()):
+        if length not in lengths:
+            s.problem(("table", "lengths", i), f"table.lengths: no benchmark has the length {length}")
 
 
 def lengths_fit(

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, Length, OneOrMore, Positive, Text, Whole
 from harness.config.probing import ProbeOptions
+from harness.config.table import TableOptions
 
 
 def stretched_length(factor: float, original: float) -> int:
@@ -172,6 +173,7 @@ class Config(Entry):
     thinking_tags: Annotated[tuple[Text, ...], AsTuple, Field(min_length=2, max_length=2)] = ("<think>", "</think>")
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
     probe: ProbeOptions | None = None
+    table: TableOptions = TableOptions()
 
     def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:
         """The context settings that a model is run under: its own list, or all of them."""

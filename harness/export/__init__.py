@@ -8,15 +8,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
+    from harness.config import TableOptions
     from harness.store import Store
     from harness.tables import Table
 
-STYLES = ("table5", "tasks", "delta", "samples", "lm_eval", "probe")
+STYLES = ("table5", "tasks", "delta", "lengths", "samples", "lm_eval", "probe")
 FORMATS = ("md", "latex", "csv", "json", "html")
 
 
@@ -46,45 +47,93 @@ def export_run(
     model: str | None = None,
     context: str | None = None,
     intervals: bool = False,
+    **view: Any,
 ) -> str:
     """The run at `path` as text. Raises GatedevalError for what the run does not have, and for options that do not fit.
 
     `reference`: "paper", or a CSV file (table5 only). `baseline`, `candidate`: labels of the models to compare
     (table5: the model that the marks are against; delta: both). `model`, `context`: whose numbers (lm_eval only).
-    `intervals`: 95% intervals instead of changes (table5 only). The caption says what is missing; CSV has no caption,
-    so these lines go to stderr.
+    `intervals`: 95% intervals instead of changes (table5 only). `view`: fields of `harness.config.TableOptions`, each
+    in place of the run's own. The caption says what is missing; CSV has no caption, so these lines go to stderr.
     """
     from harness.export.lm_eval import lm_eval_results
     from harness.store import Store
-    from harness.tables import delta_table, table5, tasks_table
+    from harness.tables import delta_table, lengths_table, table5, tasks_table
     from harness.tables.probe import probe_table
     from harness.tables.reference import load_reference
+    from harness.tables.view import new_names, viewed
 
     _check("style", style, STYLES)
     _check("format", fmt, FORMATS)
-    for option, given in (("--reference", reference is not None), ("--intervals", intervals)):
-        if given and style != "table5":
-            raise GatedevalError(f"{option} goes with --style table5, not with {style}")
+    options = {
+        "reference": reference, "baseline": baseline, "candidate": candidate, "partial": allow_partial,
+        "standalone": standalone, "model": model, "context": context, "intervals": intervals, **view,
+    }  # fmt: skip
+    _check_options(style, fmt, [name for name, given in options.items() if given not in (None, False, ())])
     store = Store.read(Path(path))
-    if style == "samples":
-        return _samples(store, fmt)
     if style == "lm_eval":
         if fmt not in ("md", "json"):  # md is the default of the command line: a style with one format takes it
             raise GatedevalError(f"--style lm_eval is lm-eval's results JSON: use --format json, not {fmt}")
         return lm_eval_results(store, model, context)
+    names = new_names(store, view.get("rename"))
+    baseline, candidate = (names.get(label, label) if label else label for label in (baseline, candidate))
+    store, choices = viewed(store, **view)
+    if style == "samples":
+        return _samples(store, choices, fmt)
     if style == "table5":
         published = None if reference is None else load_reference(reference)
         table = table5(store, allow_partial=allow_partial, baseline=baseline, reference=published, intervals=intervals)
     elif style == "tasks":
         table = tasks_table(store)
+    elif style == "lengths":
+        table = lengths_table(store)
     elif style == "probe":
         table = probe_table(store)
     else:
         table = delta_table(store, baseline, candidate)
+    table.label = choices.label
     if fmt == "csv":
         for line in table.missing:
             print(line, file=sys.stderr)
     return render(table, fmt, standalone=standalone)
+
+
+_STYLES_OF = {
+    "reference": ("table5",),
+    "intervals": ("table5",),
+    "partial": ("table5",),
+    "transpose": ("table5",),
+    "baseline": ("table5", "delta"),
+    "candidate": ("delta",),
+    "model": ("lm_eval",),
+    "context": ("lm_eval",),
+    "models": ("table5", "tasks", "lengths", "samples"),
+    "lengths": ("table5", "tasks", "delta", "samples"),
+    "contexts": ("table5", "tasks", "delta", "lengths", "samples"),
+    "benchmarks": ("table5", "tasks", "delta", "lengths", "samples"),
+    "rename": ("table5", "tasks", "delta", "lengths", "samples"),
+    "digits": ("table5", "tasks", "delta", "lengths"),
+    "caption": ("table5", "tasks", "delta", "lengths"),
+}
+"""Option -> the styles that it changes. An option that would change nothing is refused."""
+
+_FORMATS_OF = {
+    "standalone": ("latex",),
+    "label": ("latex",),
+    "digits": ("md", "latex", "html"),
+    "caption": ("md", "latex", "json", "html"),
+    "transpose": ("md", "latex", "json", "html"),
+    "intervals": ("md", "latex", "html"),
+}
+"""Option -> the formats that it changes."""
+
+
+def _check_options(style: str, fmt: str, given: Sequence[str]) -> None:
+    for option in given:
+        if style not in (styles := _STYLES_OF.get(option, STYLES)):
+            raise GatedevalError(f"--{option} goes with --style {' or '.join(styles)}, not with {style}")
+        if fmt not in (formats := _FORMATS_OF.get(option, FORMATS)):
+            raise GatedevalError(f"--{option} goes with --format {' or '.join(formats)}, not with {fmt}")
 
 
 def _check(what: str, given: str, known: Sequence[str]) -> None:
@@ -92,15 +141,18 @@ def _check(what: str, given: str, known: Sequence[str]) -> None:
         raise GatedevalError(f"unknown {what} {given!r}; choose one of {', '.join(known)}")
 
 
-def _samples(store: Store, fmt: str) -> str:
-    """One line per sample; pandas writes the JSON lines too."""
+def _samples(store: Store, choices: TableOptions, fmt: str) -> str:
+    """One line per sample; JSON has lists as lists, and null where CSV has an empty field."""
     from harness.export import text
     from harness.tables import samples_frame
+    from harness.tables.frames import cell_of, sample_rows
+    from harness.tables.view import chosen_rows, shown
 
     if fmt not in ("csv", "json"):
         raise GatedevalError(f"--style samples is one line a sample, for programs: use --format csv or json, not {fmt}")
-    frame = samples_frame(store)
-    return text.csv(frame) if fmt == "csv" else frame.to_json(orient="records", lines=True, force_ascii=False)
+    if fmt == "json":
+        return text.sample_lines(row for row in sample_rows(store) if shown(choices, cell_of(row)))
+    return text.csv(chosen_rows(choices, samples_frame(store)))
 
 
 __all__ = ["FORMATS", "STYLES", "export_run", "render"]

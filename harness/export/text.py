@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from harness.store.files import to_line
 from harness.tables.layout import Column, Entry, Table
 from harness.text import pad, width
 
@@ -130,8 +131,10 @@ def html_page(table: Table, caption: Sequence[str]) -> str:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """The tidy frame: a missing number is an empty field, never a zero; floats have four decimals."""
+    """The tidy frame: what is missing is an empty field, never a zero, a length too; floats have four decimals."""
     rounded = frame.copy()
+    if "length" in rounded:
+        rounded["length"] = rounded["length"].astype("Int64").mask(rounded["length"] == 0)
     for column in rounded.columns:
         if pd.api.types.is_float_dtype(rounded[column]):
             rounded[column] = rounded[column].round(4)
@@ -142,6 +145,14 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The frame as dicts for JSON, NaN and NA as None."""
     rows = frame.to_dict("records")
     return [{str(k): None if v is pd.NA or v != v else v for k, v in row.items()} for row in rows]
+
+
+def sample_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows of `harness.tables.frames.sample_rows` as JSON lines. Every line has every key; a score it lacks is null."""
+    found = list(rows)
+    keys = dict.fromkeys(key for row in found for key in row)
+    ordered = sorted(keys, key=lambda key: key.startswith("score:"))  # stable: scores last
+    return b"".join(to_line({key: row.get(key) for key in ordered}) for row in found).decode()
 
 
 def to_json(table: Table, caption: Sequence[str]) -> str:

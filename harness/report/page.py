@@ -73,7 +73,7 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
 
 
 def _comparison(store: Store, baseline: str | None) -> Markup:
-    table = table5(store, allow_partial=True, baseline=baseline)
+    table = table5(store, baseline=baseline)
     return render("comparison", table=Markup(html_table(table)), caption=table.caption)
 
 

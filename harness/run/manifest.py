@@ -37,6 +37,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
                 "gate": planned.checkpoint.gate,
                 "architecture": planned.checkpoint.architecture,
                 "parameters": planned.checkpoint.parameters,
+                "rope": planned.checkpoint.rope,
                 "fingerprint": planned.checkpoint.fingerprint(),
                 "tokenizer": tokenizer_sha256(planned.tokenizer_dir),
                 "decoding": decoding_sha256(planned.tokenizer_dir),

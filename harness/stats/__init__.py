@@ -25,6 +25,7 @@ from harness.stats.intervals import (
 )
 from harness.stats.paired import (
     Discordance,
+    binomial_tail,
     discordance,
     holm,
     mcnemar,
@@ -44,6 +45,7 @@ __all__ = [
     "Discordance",
     "Interval",
     "area_under_curve",
+    "binomial_tail",
     "bootstrap_mean",
     "clustered_interval",
     "discordance",

@@ -84,6 +84,11 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, 2 * float(special.bdtr(min(gained, lost), n, 0.5))) if n else 1.0
 
 
+def binomial_tail(successes: int, n: int, rate: float) -> float:
+    """P(X >= successes) for X binomial over n draws of probability `rate`: how likely chance gives as many or more."""
+    return 1.0 if successes <= 0 else float(special.bdtrc(successes - 1, n, rate))
+
+
 def permutation_test(differences: Sequence[Array], *, resamples: int = 50_000, seed: int = SEED) -> float:
     """Two-sided sign-flip permutation test of a paired mean difference, stratified with equal weight (Fisher 1935).
 

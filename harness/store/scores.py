@@ -18,6 +18,7 @@ from harness.text import well_formed_value
 from harness.types import Cell, GatedevalError
 
 FINISH = ("stop", "length", "choose")
+EMPTY = 0  # the number of an empty answer in `CellScores.answers`
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -29,6 +30,9 @@ class CellScores:
     `prompts`: int64 (n,), equal where two samples have the same prompt. Comparable within one process only.
     `finish`: int8 (n,), an index into `FINISH`. `prompt_tokens`: int64 (n,). `unreadable`: lines that are not JSON.
     `arithmetic`: how many answers each key of the manifest's `arithmetic` computed; "" where none is recorded.
+    `answers`, `references`: int64 (n,), equal where two samples have the same answer or the same references, within one
+    process; an answer without a visible character is `EMPTY`. `tied`: bool (n,), whether options were compared and
+    two or more share the highest score exactly.
     """
 
     ids: list[str]
@@ -36,6 +40,9 @@ class CellScores:
     prompts: NDArray[np.int64]
     finish: NDArray[np.int8]
     prompt_tokens: NDArray[np.int64]
+    answers: NDArray[np.int64]
+    references: NDArray[np.int64]
+    tied: NDArray[np.bool_]
     unreadable: int = 0
     arithmetic: Mapping[str, int] = field(default_factory=dict)
 
@@ -200,7 +207,7 @@ def within_plan(ids: Sequence[str], planned: int | None) -> list[str]:
 
 def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | None) -> CellScores:
     """A cell's columns from its sample file; a missing file is a cell with no samples."""
-    slim: dict[str, tuple[dict[str, float | None], int, int, int, str]] = {}
+    slim: dict[str, tuple[dict[str, float | None], int, int, int, int, int, bool, str]] = {}
     names: dict[str, None] = {}  # an ordered set: the first metric seen is the headline
 
     def use(id: str, record: dict[str, Any]) -> None:
@@ -212,6 +219,9 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
             _prompt_identity(record),
             FINISH.index(reason) if (reason := record.get("finish_reason")) in FINISH else 0,
             int(record.get("prompt_tokens") or 0),
+            hash(answer) or 1 if (answer := str(record.get("response") or "").strip()) else EMPTY,
+            hash(json.dumps(record.get("references"))),
+            _tied((record.get("extra") or {}).get("logprobs")),
             str(record.get("arithmetic") or ""),
         )
 
@@ -228,9 +238,19 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         prompts=np.array([row[1] for row in rows], dtype=np.int64),
         finish=np.array([row[2] for row in rows], dtype=np.int8),
         prompt_tokens=np.array([row[3] for row in rows], dtype=np.int64),
+        answers=np.array([row[4] for row in rows], dtype=np.int64),
+        references=np.array([row[5] for row in rows], dtype=np.int64),
+        tied=np.array([row[6] for row in rows], dtype=np.bool_),
         unreadable=unreadable,
-        arithmetic=Counter(row[4] for row in rows),
+        arithmetic=Counter(row[7] for row in rows),
     )
+
+
+def _tied(scores: Any) -> bool:
+    """Whether two or more of an answer's option log-probabilities are the highest one; False where none are stored."""
+    if not isinstance(scores, list) or not all(isinstance(score, int | float) for score in scores):
+        return False
+    return len(scores) > 1 and scores.count(max(scores)) > 1
 
 
 def _prompt_identity(record: Mapping[str, Any]) -> int:

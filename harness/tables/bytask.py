@@ -12,9 +12,10 @@ import pandas as pd
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.tables.aggregates import describe
-from harness.tables.caption import beside_lines, missing_lines, scoring_lines, setting_lines
+from harness.tables.caption import beside_lines, lines_beneath, missing_lines, scoring_lines
 from harness.tables.frames import cells_frame
 from harness.tables.layout import Column, Entry, Table, length_title
+from harness.tables.view import chosen_rows, in_order, shown, viewed
 from harness.text import counted
 from harness.types import Cell
 
@@ -25,7 +26,8 @@ def tasks_table(store: Store) -> Table:
     Best is marked per (context, task, length) over the models. "†": fewer samples than planned; a dash: failed or
     absent. A metric of ours (`Presentation.beside`) has rows of its own where it differs from the task's score.
     """
-    frame = cells_frame(store)
+    store, view = viewed(store)
+    frame = in_order(view, chosen_rows(view, cells_frame(store)))
     lengths = sorted((int(n) for n in frame["length"].unique()), key=lambda n: (n == 0, n))
     columns = [Column(title=t, numeric=False) for t in ("context", "benchmark", "task", "model")]
     columns += [Column(title=length_title(n) if n else "score") for n in lengths]
@@ -40,7 +42,7 @@ def tasks_table(store: Store) -> Table:
         for model, cells in group.groupby("model", sort=False):
             values = {int(r["length"]): r for r in cells.to_dict("records")}
             row = [Entry(text=str(t)) for t in (context, benchmark, task, model)]
-            row += [_entry(values.get(n), group[group["length"] == n]["score"]) for n in lengths]
+            row += [_entry(values.get(n), group[group["length"] == n]["score"], view.digits) for n in lengths]
             rows.append(row)
         for metric in presentation_of(str(benchmark)).beside:
             if extra := _beside(store, group, metric, lengths):
@@ -58,7 +60,10 @@ def tasks_table(store: Store) -> Table:
         breaks=breaks,
         missing=missing_lines(missing, partial),
     )
-    table.caption = [*scoring_lines(store), *beside_lines(beside), *setting_lines(store), *table.missing]
+    planned = [cell for cell in store.cells if shown(view, cell)]
+    table.headline, table.label = "Scores of every task.", view.label
+    full = [*scoring_lines(store, planned), *beside_lines(beside)]
+    table.caption = lines_beneath(store, view, planned, full=full, short=[], missing=table.missing)
     return table
 
 
@@ -92,8 +97,9 @@ def _partial(row: Mapping[Any, Any]) -> bool:
     return not math.isnan(row["score"]) and not pd.isna(row["planned"]) and bool(row["samples"] < row["planned"])
 
 
-def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series) -> Entry:
+def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series, digits: int) -> Entry:
     if row is None or math.isnan(row["score"]):
         return Entry()
-    best = rivals.round(2).nunique() > 1 and round(row["score"], 2) == round(float(rivals.max()), 2)
-    return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best))
+    seen = rivals.dropna().round(digits)
+    best = len(seen) > 1 and 2 * (seen == seen.max()).sum() <= len(seen) and round(row["score"], digits) == seen.max()
+    return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best), decimals=digits)

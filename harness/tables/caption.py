@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.benchmarks.presentation import Planned, Presentation, presentation_of
+from harness.config import TableOptions
 from harness.store import Store
 from harness.store.arithmetic import mixed_line
-from harness.tables.aggregates import describe, tasks_of
+from harness.tables.aggregates import tasks_of
+from harness.tables.answers import answer_lines
+from harness.tables.definitions import definition_lines
+from harness.tables.frames import labels
 from harness.tables.layout import DASH, Entry, Table
 from harness.tables.paired import ALPHA, Comparison
+from harness.tables.view import chosen
 from harness.text import counted
 from harness.types import Cell
 
-CAPPED_SHARE = 0.01  # a line names cells with more length-capped answers than this share
 _MOST = 8  # missing or partial cells that a line names; the others are counted
 
 
@@ -34,21 +37,22 @@ def config_entries(store: Store) -> dict[str, Mapping[str, Any]]:
     return entries
 
 
-def planned_of(store: Store, benchmark: str) -> Planned:
-    """What the run plans and has of one benchmark."""
+def planned_of(store: Store, benchmark: str, cells: Collection[Cell]) -> Planned:
+    """What the run plans and has of one benchmark, among `cells`."""
     counts: dict[int, list[int]] = {}
-    for cell in store.cells:
+    for cell in cells:
         if cell.benchmark == benchmark:
             counts.setdefault(cell.length, []).append(len(store.scores(cell).ids))
     entry = config_entries(store).get(benchmark)
     return Planned(name=benchmark, entry=entry, tasks=tasks_of(store, benchmark), counts=counts)
 
 
-def scoring_lines(store: Store) -> list[str]:
-    """One line per benchmark: what the number is, and over how many samples."""
+def scoring_lines(store: Store, cells: Collection[Cell]) -> list[str]:
+    """One line per benchmark of `cells`: what the number is, and over how many samples."""
+    there = {cell.benchmark for cell in cells}
     names = dict.fromkeys([*config_entries(store), *(cell.benchmark for cell in store.cells)])
-    ordered = sorted(names, key=lambda name: presentation_of(name).rank)
-    lines = [presentation_of(name).caption(planned_of(store, name)) for name in ordered]
+    ordered = sorted((name for name in names if name in there), key=lambda name: presentation_of(name).rank)
+    lines = [presentation_of(name).caption(planned_of(store, name, cells)) for name in ordered]
     return [line for line in lines if line]
 
 
@@ -72,7 +76,8 @@ class Uncertainty:
 
     `halves`: (column group, half-width of a score's 95% interval). `clustered`: benchmark -> half-widths with its tasks
     as clusters. `tested`: (column group, comparison) of every test. `untested`: why some models were not compared.
-    `baselines`: the models that the others were compared with.
+    `baselines`: the models that the others were compared with. `family`: the comparisons of the whole run, which Holm's
+    adjustment is over.
     """
 
     halves: list[tuple[str, float]] = field(default_factory=list)
@@ -80,17 +85,18 @@ class Uncertainty:
     tested: list[tuple[str, Comparison]] = field(default_factory=list)
     untested: list[str] = field(default_factory=list)
     baselines: list[str] = field(default_factory=list)
+    family: int = 0
 
 
-def reading_lines(table: Table, uncertainty: Uncertainty) -> list[str]:
-    """How to read the table: signs, intervals, significance. Only what occurs in it."""
+def reading_lines(table: Table, uncertainty: Uncertainty, *, short: bool = False) -> list[str]:
+    """How to read the table: signs, intervals, significance. Only what occurs in it; `short`: the signs alone."""
     lines = []
     if signs := _signs([e for row in table.rows for e, c in zip(row, table.columns, strict=True) if c.numeric]):
         lines.append("Reading: " + "; ".join(signs) + ".")
-    if uncertainty.halves:
+    if uncertainty.halves and not short:
         widths = spans(uncertainty.halves, "±")
         lines.append(f"95% intervals: {widths} points (Wilson for 0/1 scores, else bootstrap, stratified by task).")
-    for benchmark, halves in uncertainty.clustered.items():
+    for benchmark, halves in () if short else uncertainty.clustered.items():
         shown = presentation_of(benchmark)
         lines.append(
             f"{shown.title}'s interval is over questions of these {shown.unit}; over other {shown.unit} too "
@@ -100,13 +106,14 @@ def reading_lines(table: Table, uncertainty: Uncertainty) -> list[str]:
         tests = " or ".join(sorted({c.test for _, c in tested}))
         lines.append(
             f"▲ above, ▼ below {' or '.join(uncertainty.baselines)} under the same context setting: p < {ALPHA}, "
-            f"paired {tests} test, Holm over {counted(len(tested), 'comparison')}."
+            f"paired {tests} test, Holm over {counted(uncertainty.family, 'comparison')}."
         )
+    if tested and not short:
         lines.append(
-            "Differences smaller than these may go unseen (80% power): "
-            f"{spans((g, c.detectable_alone) for g, c in tested)} points."
+            "Differences smaller than these may go unseen (80% power at the level of these comparisons, "
+            f"{ALPHA}/{uncertainty.family}): {spans((g, c.mdd) for g, c in tested)} points."
         )
-    if uncertainty.untested:
+    if uncertainty.untested and not short:
         lines.append(f"Not tested ({len(uncertainty.untested)}): {uncertainty.untested[0]}.")
     return lines
 
@@ -121,7 +128,7 @@ def _signs(entries: list[Entry]) -> list[str]:
     elif any(e.drop is not None for e in entries):
         parts.append("in parentheses the change against the same model's first un-extended context")
     if any(e.best for e in entries):
-        parts.append("bold the best in its column")
+        parts.append("bold the best model under one context setting")
     if any("†" in e.marks for e in entries):
         parts.append("† from a part of the planned samples or tasks")
     return parts
@@ -147,8 +154,40 @@ def clusters_title(shown: Presentation) -> str:
 # ------------------------------------------------------------------------------------------------- what moves a number
 
 
-def setting_lines(store: Store) -> list[str]:
-    """Seed, divergence options that were on, answers cut by their token budget, unreadable lines, free lines."""
+def lines_beneath(
+    store: Store,
+    view: TableOptions,
+    cells: Collection[Cell],
+    *,
+    full: Iterable[str],
+    short: Iterable[str],
+    missing: Iterable[str],
+) -> list[str]:
+    """All lines beneath a table over `cells`.
+
+    `full`: what its numbers are and how to read them; `short`: those of them that a short caption keeps. What a row
+    means, seed and options stand in a full caption only; damaged answers, the config's own lines and what is missing in
+    both.
+    """
+    warnings = [
+        *answer_lines(store, cells),
+        *_arithmetic_lines(store),
+        *_unreadable_lines(store, cells),
+        *free_lines(store),
+    ]
+    if view.caption == "short":
+        return [*short, *warnings, *missing]
+    models, contexts = ({getattr(cell, key) for cell in cells} for key in ("model", "context"))
+    definitions = definition_lines(
+        store,
+        [label for label in chosen(labels(store, "models"), view.models) if label in models],
+        [label for label in chosen(labels(store, "contexts"), view.contexts) if label in contexts],
+    )
+    return [*full, *definitions, *_protocol_lines(store), *warnings, *missing]
+
+
+def _protocol_lines(store: Store) -> list[str]:
+    """Seed, and divergence options that were on."""
     lines = []
     if (seed := store.manifest.get("seed", store.manifest.get("config", {}).get("seed"))) is not None:
         lines.append(f"Seed {seed}.")
@@ -156,45 +195,28 @@ def setting_lines(store: Store) -> list[str]:
     if options:
         texts = ", ".join(k if v is True else f"{k} {v}" for k, v in options.items())
         lines.append(f"Divergences from upstream that were on: {texts}.")
-    lines += capped_lines(store)
-    if mixed := mixed_line(store.manifest.get("arithmetic") or {}, store.arithmetic()):
-        lines.append(mixed)
-    unreadable = sum(store.scores(cell).unreadable for cell in store.cells)
-    if unreadable:
-        lines.append(
-            f"Left out: {counted(unreadable, 'damaged line')} in the sample files; the same command answers their "
-            "samples again."
-        )
-    return lines + free_lines(store)
+    return lines
+
+
+def _unreadable_lines(store: Store, cells: Collection[Cell]) -> list[str]:
+    unreadable = sum(store.scores(cell).unreadable for cell in cells)
+    if not unreadable:
+        return []
+    return [
+        f"Left out: {counted(unreadable, 'damaged line')} in the sample files; the same command answers their samples"
+        " again."
+    ]
+
+
+def _arithmetic_lines(store: Store) -> list[str]:
+    """Over the whole run: which answers were computed under other arithmetic than the rest."""
+    mixed = mixed_line(store.manifest.get("arithmetic") or {}, store.arithmetic())
+    return [mixed] if mixed else []
 
 
 def free_lines(store: Store) -> list[str]:
     """The config's own caption lines."""
     return [str(line) for line in store.manifest.get("caption") or []]
-
-
-def capped_lines(store: Store) -> list[str]:
-    """Answers cut by their token budget: the cells, or where they are many the tasks with their highest share."""
-    capped: dict[Cell, float] = {}
-    for cell in store.cells:
-        columns = store.scores(cell)
-        if columns.capped.size and (share := float(columns.capped.mean())) > CAPPED_SHARE:
-            capped[cell] = share
-    if not capped:
-        return []
-    if len(capped) <= 6:
-        ranked = sorted(capped.items(), key=lambda item: -item[1])
-        where = [f"{describe(cell)} {100 * share:.0f}%" for cell, share in ranked]
-    else:
-        tasks: dict[str, list[float]] = {}
-        for cell, share in capped.items():
-            tasks.setdefault(cell.task, []).append(share)
-        of = Counter(cell.task for cell in store.cells)
-        where = [
-            f"{task} up to {100 * max(shares):.0f}% (in {len(shares)} of {of[task]} cells)"
-            for task, shares in sorted(tasks.items(), key=lambda item: -max(item[1]))
-        ]
-    return [f"Answers cut by their token budget in more than 1% of samples: {', '.join(where)}."]
 
 
 # ------------------------------------------------------------------------------------------------- what is missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +10,17 @@ from pathlib import Path
 from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
-from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
 from harness.tables.caption import clusters_title
-from harness.tables.comparisons import Line, choose, headlines, lines
+from harness.tables.choices import reference_text, response_text
+from harness.tables.comparisons import Line, check_found, choose, headlines, lines
 from harness.tables.family import adjust_lines
 from harness.tables.frames import check_label
 from harness.tables.layout import DASH, length_title
+from harness.tables.lengths import CurveSummary, summaries
 from harness.tables.paired import ALPHA, Comparison
 from harness.tables.rerun import in_16_bit, rerun_sentence
-from harness.text import counted
-from harness.types import Cell, GatedevalError, Sample
+from harness.text import counted, interval_text, number_text
+from harness.types import Cell, Sample
 
 LISTED = 40  # differing samples printed; the rest are counted
 
@@ -43,11 +45,7 @@ def compare(
     baseline, candidate = choose(store, baseline, candidate)
     check_label(store, "contexts", context)
     found, absent = lines(store, baseline, candidate, context)
-    if not found:
-        raise GatedevalError(
-            f"{candidate!r} and {baseline!r} have no cell in common that both have scores for"
-            + (f": {absent[0]}" if absent else "")
-        )
+    check_found(found, absent, baseline, candidate)
     main = headlines(found)
     single = [line for line in found if line not in main]
     families = adjust_lines(store, found, baseline, candidate)
@@ -59,7 +57,9 @@ def compare(
         out += [f"  {text}" for text in _curves(store, name, baseline, candidate)] + [""]
     out.append(_count(main, candidate, "comparisons", families[0]))
     if single:
-        out.append(_count(single, candidate, "single tasks", families[1]) + " `--style delta` shows each.")
+        out.append(
+            _count(single, candidate, "single tasks", families[1]) + " `gatedeval table RUN --style delta` shows each."
+        )
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
     if again is None and in_16_bit(store):
@@ -75,8 +75,7 @@ def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candi
     """One comparison: the sentence, the interval over other tasks, and the rerun noise where it is known."""
     out = [f"  {_sentence(line, baseline, candidate)}"]
     if line.comparison.clustered is not None:
-        low, high = line.comparison.clustered
-        out.append(f"    {clusters_title(line.shown)}: [{low:+.2f}, {high:+.2f}]")
+        out.append(f"    {clusters_title(line.shown)}: {interval_text(*line.comparison.clustered)}")
     if again is not None:
         out.append(f"    {rerun_sentence(store, again, line)}")
     return out
@@ -110,7 +109,8 @@ def _sentence(line: Line, baseline: str, candidate: str) -> str:
     else:
         verdict = f"no difference shown ({_power(c)})"
     return (
-        f"{_name(line)}: {c.baseline:.2f} -> {c.candidate:.2f}, {c.difference:+.2f} [{c.low:+.2f}, {c.high:+.2f}], "
+        f"{_name(line)}: {number_text(c.baseline, 2)} -> {number_text(c.candidate, 2)}, "
+        f"{number_text(c.difference, 2, signed=True)} {interval_text(c.low, c.high)}, "
         f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {counted(c.samples, 'sample')}, {c.gained} gained, "
         f"{c.lost} lost): {verdict}"
     )
@@ -127,32 +127,25 @@ def _power(c: Comparison) -> str:
 
 
 def _curves(store: Store, context: str, baseline: str, candidate: str) -> list[str]:
-    """Effective length and area under the score-length curve, where a benchmark has two lengths or more."""
-    out = []
-    for benchmark in over_length(store):
-        lengths = lengths_of(store, benchmark, context)
-        if len(lengths) < 2:
-            continue
-        tasks = tasks_of(store, benchmark)
-        for model in (baseline, candidate):
-            curve = {n: task_mean(store, [Cell(model, context, benchmark, t, n) for t in tasks]).value for n in lengths}
-            out.append(f"{model}: {_curve_sentence(curve)}")
-    return out
+    """The figures of each model's curve, where a benchmark has two lengths or more."""
+    found = [s for s in summaries(store, context) if s.model in (baseline, candidate) and len(s.curve) > 1]
+    found.sort(key=lambda s: s.model != baseline)
+    return [f"{s.model}: {_curve_sentence(s)}" for s in found]
 
 
-def _curve_sentence(curve: dict[int, float]) -> str:
+def _curve_sentence(summary: CurveSummary) -> str:
     """Effective length, with a warning where the score dips below the bar before it, and the curve's means."""
-    longest, unbroken = stats.effective_length(curve), stats.unbroken_length(curve)
-    reach = length_title(longest) if longest else f"below {length_title(min(curve))}"
     dip = ""
-    if longest != unbroken:
+    if summary.effective != summary.unbroken:
+        unbroken = summary.unbroken
         until = f"only up to {length_title(unbroken)}" if unbroken else "not even at the shortest length"
         dip = f"; a shorter length is below it: above at every length {until}"
-    area, means = stats.area_under_curve(curve), stats.length_means(curve)
-    height = "not known (a length is missing)" if math.isnan(area) else f"{area:.2f}"
-    weighted = ", ".join(f"{name} {DASH if math.isnan(value) else f'{value:.2f}'}" for name, value in means.items())
+    height = "not known (a length is missing)" if math.isnan(summary.height) else f"{summary.height:.2f}"
+    weighted = ", ".join(
+        f"{name} {DASH if math.isnan(value) else f'{value:.2f}'}" for name, value in summary.means.items()
+    )
     return (
-        f"effective length {reach} (score above {stats.RULER_THRESHOLD}{dip}), mean height of its curve over "
+        f"effective length {summary.reach} (score above {stats.RULER_THRESHOLD}{dip}), mean height of its curve over "
         f"log2(length) {height}; over lengths: {weighted}"
     )
 
@@ -170,7 +163,7 @@ class _Differing:
 
 
 def _differing(store: Store, found: list[Line]) -> list[_Differing]:
-    """The samples that the two models score differently, those that the candidate lost first."""
+    """The samples that the two models score differently: losses and gains of the candidate in turn, largest first."""
     rows = []
     for line in found:
         if line.whole:
@@ -183,25 +176,32 @@ def _differing(store: Store, found: list[Line]) -> list[_Differing]:
                 before, after = left[sample.id].scores[metric], sample.scores[metric]
                 if before != after:
                     rows.append(_Differing(a, metric, before, after, left[sample.id], sample))
-    return sorted(rows, key=lambda row: row.after - row.before)
+    ranked = sorted(rows, key=lambda row: -abs(row.after - row.before))
+    lost, gained = ([row for row in ranked if (row.after > row.before) is up] for up in (False, True))
+    pairs = itertools.zip_longest(lost, gained)
+    return [row for pair in pairs for row in pair if row is not None]
 
 
 def _listing(rows: list[_Differing], baseline: str, candidate: str, listed: int) -> list[str]:
     """The first `listed` of the differing samples: scores, reference and both responses."""
     if not rows:
         return ["No sample is scored differently."]
+    gained = sum(row.after > row.before for row in rows)
     differing = f"{counted(len(rows), 'sample')} {'is' if len(rows) == 1 else 'are'} scored differently"
-    out = [differing + (f", the first {listed}:" if len(rows) > listed else ":")]
+    counts = f"{differing} ({len(rows) - gained} lost, {gained} gained)"
+    if not listed:
+        return [f"{counts}; --listed N lists N of them."]
+    out = [counts + (f", {listed} of them, losses and gains in turn:" if len(rows) > listed else ":")]
     for row in rows[:listed]:
         cell = row.cell
         where = f"{cell.context} / {cell.task}" + (f" at {length_title(cell.length)}" if cell.length else "")
         mode = presentation_of(cell.benchmark).mode(row.metric)
-        references = _short(", ".join(row.candidate.references))
+        references = _short(reference_text(row.candidate))
         sample = f"sample {row.candidate.id}" + (f" {mode}" if mode else "")
         out += [
             f"- {where}, {sample}: {row.before:.2f} -> {row.after:.2f}; reference {references}",
-            f"    {baseline}: {_short(row.baseline.response)}",
-            f"    {candidate}: {_short(row.candidate.response)}",
+            f"    {baseline}: {_short(response_text(row.baseline))}",
+            f"    {candidate}: {_short(response_text(row.candidate))}",
         ]
     return out
 

@@ -39,28 +39,42 @@ class Line:
 
 
 def choose(store: Store, baseline: str | None, candidate: str | None) -> tuple[str, str]:
-    """The two models to compare: as named, else the config's first and the only other one."""
+    """The two models to compare: as named, else the run's baseline and the only other model planned beside it.
+
+    The run's baseline: in the candidate's contexts, the one that run.json declares; else the first model. Raises
+    GatedevalError where that leaves a choice, or no second model.
+    """
     models = labels(store, "models")
     for name in (baseline, candidate):
         check_label(store, "models", name)
     if baseline is None:
-        baseline = next((m for m in models if m != candidate), None)
+        declared = (store.manifest.get("comparisons") or {}).get("baselines") or {}
+        beside = [declared.get(context) for context in _contexts_of(store, candidate)] if candidate else []
+        known = [m for m in [*beside, *models] if m in models and m != candidate]
+        baseline = next(iter(known), None)
     others = [m for m in models if m != baseline]
     if baseline is None or not others:
         raise GatedevalError(
             "a comparison needs two models, and this run has "
             f"{', '.join(map(repr, models)) or 'none'}; `gatedeval merge` joins two runs"
         )
+    contexts = set(_contexts_of(store, baseline))
+    others = [m for m in others if contexts & set(_contexts_of(store, m))] or others
     if candidate is None:
         if len(others) > 1:
             raise GatedevalError(
-                f"which model is to be compared with {baseline!r}? Name one of "
-                f"{', '.join(map(repr, others))} as candidate"
+                f"which model is to be compared with {baseline!r}? Give --candidate NAME, one of "
+                f"{', '.join(map(repr, others))}"
             )
         candidate = others[0]
     if candidate == baseline:
-        raise GatedevalError(f"baseline and candidate are both {baseline!r}")
+        raise GatedevalError(f"baseline and candidate are both {baseline!r}; choose two models")
     return baseline, candidate
+
+
+def _contexts_of(store: Store, model: str) -> list[str]:
+    """Labels of the contexts that the model is planned under."""
+    return list(dict.fromkeys(cell.context for cell in store.cells if cell.model == model))
 
 
 def lines(store: Store, baseline: str, candidate: str, context: str | None = None) -> tuple[list[Line], list[str]]:
@@ -76,6 +90,15 @@ def lines(store: Store, baseline: str, candidate: str, context: str | None = Non
         for group in _groups(store, baseline, name):
             _compare_group(store, group, candidate, found, absent)
     return found, absent
+
+
+def check_found(found: list[Line], absent: list[str], baseline: str, candidate: str) -> None:
+    """Raise GatedevalError where there is nothing to compare; `absent`: why, cell by cell."""
+    if not found:
+        raise GatedevalError(
+            f"{candidate!r} and {baseline!r} have no cell in common that both have scores for"
+            + (f": {absent[0]}" if absent else "; choose two models that are planned under one context setting")
+        )
 
 
 def headlines(found: list[Line]) -> list[Line]:

@@ -9,20 +9,23 @@ from typing import Any
 import pandas as pd
 
 from harness.benchmarks.presentation import presentation_of
+from harness.config import TableOptions
 from harness.store import Store
 from harness.tables.aggregates import over_length, tasks_of
-from harness.tables.caption import clusters_title, missing_lines, setting_lines
-from harness.tables.comparisons import Line, choose, lines
+from harness.tables.caption import clusters_title, lines_beneath, missing_lines
+from harness.tables.comparisons import Line, check_found, choose, lines
 from harness.tables.family import adjust_lines
 from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.paired import ALPHA
-from harness.text import counted
+from harness.tables.view import viewed
+from harness.text import interval_text
+from harness.types import GatedevalError
 
 COLUMNS: dict[str, Callable[[Line], Any]] = {
     "context": lambda x: x.context,
     "benchmark": lambda x: x.benchmark,
     "task": lambda x: x.task,
-    "length": lambda x: x.length,  # tokens; 0 where the benchmark has none
+    "length": lambda x: x.length,  # tokens; 0 where the benchmark has none, empty in CSV
     "samples": lambda x: x.comparison.samples,
     "baseline": lambda x: x.comparison.baseline,  # 0-100, or on the metric's own scale; so are the next four
     "candidate": lambda x: x.comparison.candidate,
@@ -46,10 +49,19 @@ COLUMNS: dict[str, Callable[[Line], Any]] = {
 def delta_table(store: Store, baseline: str | None = None, candidate: str | None = None) -> Table:
     """Rows: context, benchmark, task, length. Columns: both scores, their difference with its 95% interval, the
     Holm-adjusted p-value, samples gained and lost, and the difference that these samples could show.
+
+    Raises GatedevalError where the two have no cell in common that both have scores for.
     """
+    store, view = viewed(store)
     baseline, candidate = choose(store, baseline, candidate)
     found, absent = lines(store, baseline, candidate)
+    check_found(found, absent, baseline, candidate)
     families = adjust_lines(store, found, baseline, candidate)
+    found = [line for line in found if _shown(view, line)]
+    if not found:
+        raise GatedevalError(
+            f"{candidate!r} and {baseline!r} have no number in common under the chosen contexts, benchmarks and lengths"
+        )
     columns = [
         *(Column(title=t, numeric=False) for t in ("context", "benchmark", "task")),
         Column(title="length", plain=True),
@@ -67,7 +79,7 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
         if previous is not None and previous != (line.context, line.benchmark, line.length):
             breaks.add(len(rows))
         previous = (line.context, line.benchmark, line.length)
-        rows.append(_row(line))
+        rows.append(_row(line, view.digits))
     table = Table(
         style="delta",
         title=str(store.manifest.get("name", store.path.name)),
@@ -77,15 +89,31 @@ def delta_table(store: Store, baseline: str | None = None, candidate: str | None
         breaks=breaks,
         missing=missing_lines(absent),
     )
-    table.caption = _caption(store, table, baseline, candidate, found, families)
+    table.headline, table.label = f"{candidate} minus {baseline}, paired on the same samples.", view.label
+    cells = {cell for line in found for pair in line.comparison.cells for cell in pair}
+    reading = _reading(store, baseline, candidate, found, families)
+    table.caption = lines_beneath(
+        store,
+        view.model_copy(update={"models": (baseline, candidate)}),
+        [cell for cell in store.cells if cell in cells],
+        full=reading,
+        short=reading[:3],
+        missing=[*table.missing, *_unpaired(found)],
+    )
     return table
 
 
-def _caption(
-    store: Store, table: Table, baseline: str, candidate: str, found: list[Line], families: list[str]
-) -> list[str]:
+def _shown(view: TableOptions, line: Line) -> bool:
+    return (
+        (view.contexts is None or line.context in view.contexts)
+        and (view.benchmarks is None or line.benchmark in view.benchmarks)
+        and (view.lengths is None or not line.length or line.length in view.lengths)
+    )
+
+
+def _reading(store: Store, baseline: str, candidate: str, found: list[Line], families: list[str]) -> list[str]:
+    """What the numbers are and how to read them; the first three lines are what a short caption keeps."""
     averages = [(presentation_of(name).title, len(tasks_of(store, name))) for name in over_length(store)]
-    unpaired = sum(line.comparison.unpaired for line in found if not line.whole)
     return [
         f"{candidate} minus {baseline}, points on 0-100, paired on the same samples; intervals by bootstrap of the "
         "per-sample differences, stratified by task.",
@@ -96,38 +124,36 @@ def _caption(
         *(f"average: mean over {n} {title} tasks with equal weight." for title, n in averages if n > 1),
         *(
             f"{line.context}: {line.shown.title}'s difference with {clusters_title(line.shown)}: "
-            f"{_span(line.comparison.clustered)}."
+            f"{interval_text(*line.comparison.clustered)}."
             for line in found
             if line.comparison.clustered is not None
         ),
-        *setting_lines(store),
-        *table.missing,
-        *([f"Left out: {counted(unpaired, 'sample')} that only one of the two models has."] if unpaired else []),
     ]
 
 
-def _span(interval: tuple[float, float]) -> str:
-    return f"[{interval[0]:+.2f}, {interval[1]:+.2f}]"
+def _unpaired(found: list[Line]) -> list[str]:
+    unpaired = sum(line.comparison.unpaired for line in found if not line.whole)
+    return [f"Left out: {counted(unpaired, 'sample')} that only one of the two models has."] if unpaired else []
 
 
-def _row(line: Line) -> list[Entry]:
+def _row(line: Line, digits: int) -> list[Entry]:
     c = line.comparison
     mode = line.shown.mode(line.metric)
     length = length_title(line.length) if line.length else ""
-    best = round(c.candidate, 2) - round(c.baseline, 2)
+    best = round(c.candidate, digits) - round(c.baseline, digits)
     return [
         Entry(text=line.context),
         Entry(text=line.benchmark),
         Entry(text=line.task + (f" ({mode})" if mode else "")),
         Entry(text=length),
-        Entry(value=c.baseline, best=best < 0),
-        Entry(value=c.candidate, best=best > 0),
-        Entry(value=c.difference, signed=True, marks=c.mark),
-        Entry(text=_span((c.low, c.high))),
+        Entry(value=c.baseline, best=best < 0, decimals=digits),
+        Entry(value=c.candidate, best=best > 0, decimals=digits),
+        Entry(value=c.difference, signed=True, marks=c.mark, decimals=digits),
+        Entry(text=interval_text(c.low, c.high, digits)),
         Entry(value=c.adjusted, decimals=4),
         Entry(value=c.gained, decimals=0),
         Entry(value=c.lost, decimals=0),
-        Entry(value=c.mdd),
+        Entry(value=c.mdd, decimals=digits),
     ]
 
 

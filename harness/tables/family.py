@@ -11,7 +11,7 @@ from __future__ import annotations
 from harness.store import Store
 from harness.tables.comparisons import Line, headlines
 from harness.tables.paired import Comparison, adjust
-from harness.tables.table5 import declared_comparisons
+from harness.tables.rows import declared_comparisons
 from harness.text import counted
 from harness.types import Cell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import pandas as pd
@@ -89,7 +89,7 @@ def _statistics(columns: CellScores) -> dict[str, Any]:
 
 
 def sample_rows(store: Store) -> Iterator[dict[str, Any]]:
-    """One dict per sample, in reading order; see `samples_frame` for the keys."""
+    """One dict per sample, in reading order; see `samples_frame` for the keys. Here references are a list."""
     for cell in ordered_cells(store):
         for sample in store.samples(cell):
             yield {
@@ -100,10 +100,15 @@ def sample_rows(store: Store) -> Iterator[dict[str, Any]]:
                 "finish_reason": sample.finish_reason,
                 "seconds": sample.seconds,
                 **{f"score:{k}": v for k, v in sample.scores.items()},
-                "references": json.dumps(sample.references, ensure_ascii=False),
+                "references": sample.references,
                 "response": sample.response,
                 "hash": sample.hash,
             }
+
+
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """The cell that a row of a frame is about."""
+    return Cell(*(row[f.name] for f in dataclasses.fields(Cell)))
 
 
 def samples_frame(store: Store) -> pd.DataFrame:
@@ -114,7 +119,20 @@ def samples_frame(store: Store) -> pd.DataFrame:
     answer. "score:<metric>": 0..1, NaN where there is none. references: a JSON list. response: text. hash: of all that
     can change the answer.
     """
-    frame = pd.DataFrame(list(sample_rows(store)))
+    # A response can end in half a character, which has no UTF-8 form; pandas and CSV need one.
+    frame = pd.DataFrame(
+        {
+            **row,
+            "response": _encodable(row["response"]),
+            "references": _encodable(json.dumps(row["references"], ensure_ascii=False)),
+        }
+        for row in sample_rows(store)
+    )
     if frame.empty:
         return pd.DataFrame(columns=[*(f.name for f in dataclasses.fields(Cell)), "id"])
     return frame[[c for c in frame.columns if c not in _TEXTS] + list(_TEXTS)]
+
+
+def _encodable(text: str) -> str:
+    """The text with "?" for each half of a character."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pandas as pd
+
+from harness.text import number_text
 
 DASH = "\N{EN DASH}"
 
@@ -50,23 +52,24 @@ class Entry:
             return self.text
         if self.value is None:
             return DASH
-        return f"{self.value:+.{self.decimals}f}" if self.signed else f"{self.value:.{self.decimals}f}"
+        return number_text(self.value, self.decimals, signed=self.signed)
 
     @property
     def parenthesis(self) -> str:
-        """The note, else the drop as "(-6.0)", or nothing."""
+        """The note, else the drop as "(−6.0)" with one decimal at most, or nothing."""
         if self.note is not None:
             return self.note
-        return "" if self.drop is None else f"({self.drop:+.1f})"
+        return "" if self.drop is None else f"({number_text(self.drop, min(1, self.decimals), signed=True)})"
 
 
 @dataclass(kw_only=True)
 class Table:
     """What `harness.export` renders.
 
-    `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `caption`:
-    lines beneath. `missing`: what the run lacks, in words. `frame`: the tidy form, one row per cell, computed at the
-    first access: its intervals take longer than the table.
+    `rows`: entries, as many as `columns`. `breaks`: row numbers before which a rule separates sections. `headline`:
+    what the table shows, in a sentence. `caption`: lines beneath. `missing`: what the run lacks, in words. `label`: for
+    LaTeX. `frame`: the tidy form, one row per cell, computed at the first access: its intervals take longer than the
+    table.
     """
 
     style: str
@@ -77,6 +80,8 @@ class Table:
     breaks: set[int] = field(default_factory=set)
     caption: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    headline: str = ""
+    label: str | None = None
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -91,21 +96,30 @@ def length_title(length: int) -> str:
     return f"{length >> 10}K" if length >= 1024 and length % 1024 == 0 else str(length)
 
 
-def mark_best(rows: list[list[Entry]], columns: list[Column], among: set[int] | None = None) -> list[list[Entry]]:
-    """Set `best` on every column's best score, as printed: equal digits are equal. One score, or all equal: none."""
+def mark_best(
+    rows: list[list[Entry]], columns: list[Column], groups: Sequence[object] | None = None
+) -> list[list[Entry]]:
+    """Set `best` on every column's best score within each group of rows, as printed: equal digits are equal.
+
+    `groups`: what each row belongs to (its context setting); None: all rows are one group. A score without a rival, and
+    a best score that more than half of the group's rows share, are not marked.
+    """
     marked = [list(row) for row in rows]
+    keys = list(groups) if groups is not None else [None] * len(rows)
     for c, column in enumerate(columns):
         if not column.numeric or column.plain:
             continue
-        shown = {
-            r: float(row[c].number)
-            for r, row in enumerate(rows)
-            if row[c].value is not None and row[c].text is None and (among is None or r in among)
-        }
-        if len(set(shown.values())) < 2:
-            continue
-        best = min(shown.values()) if column.lower_is_better else max(shown.values())
-        for r, value in shown.items():
-            if value == best:
-                marked[r][c] = replace(marked[r][c], best=True)
+        for key in dict.fromkeys(keys):
+            shown = {
+                r: round(value, row[c].decimals)
+                for r, row in enumerate(rows)
+                if keys[r] == key and (value := row[c].value) is not None and row[c].text is None
+            }
+            if len(shown) < 2:
+                continue
+            best = min(shown.values()) if column.lower_is_better else max(shown.values())
+            winners = [r for r, value in shown.items() if value == best]
+            if len(winners) * 2 <= len(shown):
+                for r in winners:
+                    marked[r][c] = replace(marked[r][c], best=True)
     return marked

@@ -58,11 +58,6 @@ class Comparison:
         return abs(self.difference) >= self.mdd
 
     @property
-    def detectable_alone(self) -> float:
-        """The detectable difference of this comparison as the only test: smaller ones go unseen in any family."""
-        return self.scale * stats.minimum_detectable_difference(self.differences, level=1 - ALPHA)
-
-    @property
     def mark(self) -> str:
         """ "▲": the candidate is significantly better, "▼": worse, or nothing."""
         return ("▲" if self.difference > 0 else "▼") if self.significant else ""

@@ -55,7 +55,7 @@ def load_reference(name: str) -> Reference:
     )
 
 
-def with_reference(table: Table, reference: Reference, columns: list[tuple[str, int] | None]) -> Table:
+def with_reference(table: Table, reference: Reference, columns: list[tuple[str, int] | None], digits: int = 2) -> Table:
     """Add the published rows below ours.
 
     `columns`: for each score column the benchmark and length whose published mean belongs there, or None.
@@ -70,7 +70,7 @@ def with_reference(table: Table, reference: Reference, columns: list[tuple[str, 
         for key in columns:
             value, base = (None if key is None else scores.get((model, c, key)) for c in (context, native))
             drop = value - base if context in reference.extended and value is not None and base is not None else None
-            row.append(Entry(value=value, drop=drop))
+            row.append(Entry(value=value, drop=drop, decimals=digits))
         if table.rows and context in reference.extended and table.rows[-1][1].text != context:
             table.breaks.add(len(table.rows))
         table.rows.append(row)

@@ -12,7 +12,7 @@ import numpy as np
 from harness.store import Store
 from harness.store.summary import scale_of
 from harness.tables.comparisons import Line
-from harness.text import counted
+from harness.text import counted, number_text
 from harness.types import Cell, GatedevalError
 
 
@@ -28,7 +28,8 @@ def rerun_sentence(store: Store, again: Store, line: Line) -> str:
     for side in (0, 1):
         cells = [pair[side] for pair in line.comparison.cells]
         change, moved, count = _noise(store, again, cells, line.metric, pooled=line.task == "all")
-        parts.append(f"{cells[0].model} {change:+.2f} ({moved} of {counted(count, 'sample')} scored otherwise)")
+        moves = f"{moved} of {counted(count, 'sample')} scored otherwise"
+        parts.append(f"{cells[0].model} {number_text(change, 2, signed=True)} ({moves})")
     return f"rerun: {', '.join(parts)}"
 
 

@@ -6,29 +6,22 @@ Rows are model x context setting; columns are RULER by length, MMLU, GSM8k, then
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from harness.config import TableOptions
 from harness.stats import Interval
 from harness.store import Store
 from harness.tables.aggregates import Aggregate
-from harness.tables.caption import Uncertainty, beside_lines, missing_lines, reading_lines, scoring_lines, setting_lines
+from harness.tables.caption import Uncertainty, beside_lines, lines_beneath, missing_lines, reading_lines, scoring_lines
 from harness.tables.frames import cells_frame, check_label, labels
 from harness.tables.layout import Column, Entry, Table, mark_best
 from harness.tables.measures import Measure, measures_of
-from harness.tables.paired import Comparison, adjust, compare_cells
+from harness.tables.paired import Comparison
 from harness.tables.reference import Reference, reference_frame, with_reference
-from harness.types import GatedevalError
-
-
-@dataclass
-class _Row:
-    model: str
-    context: str
-    values: list[Aggregate | None] = field(default_factory=list)  # per measure; None: the context does not reach
-
-
-_Compared = dict[tuple[str, str, int], Comparison]  # (model, context, number of the measure)
+from harness.tables.rows import Compared, Row, baselines_of, compare_rows, contexts_of, is_extended, key_of, rows_of
+from harness.tables.view import chosen, chosen_rows, shown, transposed, viewed
+from harness.text import counted
 
 
 def table5(
@@ -43,122 +36,86 @@ def table5(
 
     A RULER column is the mean of the run's tasks with equal weight; a task without a score blocks it unless
     `allow_partial`. In parentheses, for an extended context: the change against the same model's first un-extended
-    context. `baseline`: the model that significance marks are against; by default, in each context, the config's first
-    model that is planned there. `intervals`: every score's 95% interval instead of the change.
+    context. `baseline`: the model that significance marks are against; by default, in each context, the one that
+    run.json declares. `intervals`: every score's 95% interval instead of the change. Rows, columns and words are the
+    run's own choices (`harness.tables.view`); they change no number and no mark.
     """
+    store, view = viewed(store)
     check_label(store, "models", baseline)
     contexts = contexts_of(store)
-    keys = _planned_rows(store, contexts)
     measures = measures_of(store, allow_partial, reference)
-    rows = [_Row(m, c, [_value(store, measure, m, c, contexts[c]) for measure in measures]) for m, c in keys]
-    baselines = _baselines(store, baseline, keys)
-    compared, untested = _comparisons(store, measures, rows, baselines)
-    table = _table(store, measures, rows, _entries(rows, contexts, compared))
+    rows = rows_of(store, contexts, measures)
+    baselines = baselines_of(store, baseline, [(row.model, row.context) for row in rows])
+    compared, untested = compare_rows(store, measures, rows, baselines)
+    entries = _entries(rows, contexts, compared, view.digits)
+
+    # Everything above is computed from the whole run. What is shown of it is chosen here.
+    kept = _chosen_measures(measures, view)
+    keys = [(m, c) for c in chosen(list(contexts), view.contexts) for m in chosen(labels(store, "models"), view.models)]
+    order = [r for key in keys for r, row in enumerate(rows) if key_of(row) == key]
+    rows = [replace(rows[r], values=[rows[r].values[i] for i in kept]) for r in order]
+    entries = [[*entries[r][:2], *(entries[r][2 + i] for i in kept)] for r in order]
+    measures = [measures[i] for i in kept]
+    tested = {(m, c, kept.index(i)): x for (m, c, i), x in compared.items() if (m, c) in keys and i in kept}
+
+    table = _table(store, measures, rows, entries)
     if intervals:
         table.rows = [[_with_interval(e) for e in row] for row in table.rows]
-    against = list(dict.fromkeys(baselines[context] for _, context, _ in compared))
-    reading = reading_lines(table, _uncertainty(measures, rows, compared, untested, against))
+    uncertainty = _uncertainty(measures, rows, tested)
+    uncertainty.untested, uncertainty.family = untested, len(compared)
+    uncertainty.baselines = list(dict.fromkeys(baselines[context] for _, context, _ in tested))
+    cells = [cell for cell in store.cells if shown(view, cell)]
+    table.headline = _headline(table, rows)
+    table.label = view.label
     beside = beside_lines((m.benchmark, m.metric) for m in measures)
-    table.caption = [*scoring_lines(store), *beside, *reading, *setting_lines(store), *table.missing]
+    table.caption = lines_beneath(
+        store,
+        view,
+        cells,
+        full=[*scoring_lines(store, cells), *beside, *reading_lines(table, uncertainty)],
+        short=reading_lines(table, uncertainty, short=True),
+        missing=table.missing,
+    )
+    table.make_frame = lambda: chosen_rows(view, cells_frame(store))
     if reference is not None:
         keyed = [None if m.length is None else (m.benchmark, m.length) for m in measures]
-        table = with_reference(table, reference, keyed)
-        table.make_frame = lambda: reference_frame(cells_frame(store), reference)
-    return table
+        table = with_reference(table, reference, keyed, view.digits)
+        table.make_frame = lambda: reference_frame(chosen_rows(view, cells_frame(store)), reference)
+    return transposed(table) if view.transpose else table
 
 
-# ------------------------------------------------------------------------------------------------- rows and columns
+def _chosen_measures(measures: list[Measure], view: TableOptions) -> list[int]:
+    """Numbers of the columns that the view shows, in its order of benchmarks."""
+    kept = [
+        i
+        for i, m in enumerate(measures)
+        if (view.benchmarks is None or m.benchmark in view.benchmarks)
+        and (view.lengths is None or not m.length or m.length in view.lengths)
+    ]
+    if view.benchmarks is None:
+        return kept
+    return sorted(kept, key=lambda i: view.benchmarks.index(measures[i].benchmark) if view.benchmarks else 0)
 
 
-def contexts_of(store: Store) -> dict[str, dict[str, Any]]:
-    """label -> context setting as the config has it; a label that only the cells name is an empty setting."""
-    known = {c["label"]: c for c in store.manifest.get("config", {}).get("contexts") or []}
-    return {label: known.get(label, {}) for label in labels(store, "contexts")}
+def _headline(table: Table, rows: list[Row]) -> str:
+    """ "Scores of 2 models under 2 context settings on RULER, MMLU and GSM8k."."""
+    titles = list(dict.fromkeys(c.group or c.title for c in table.columns if c.numeric))
+    on = ", ".join(titles[:-1]) + (" and " if titles[:-1] else "") + "".join(titles[-1:])
+    models, contexts = ({key_of(row)[i] for row in rows} for i in (0, 1))
+    return (
+        f"Scores of {counted(len(models), 'model')} under {counted(len(contexts), 'context setting')}"
+        + (f" on {on}" if on else "")
+        + "."
+    )
 
 
-def is_extended(context: dict[str, Any]) -> bool:
-    """Whether a context setting of the config stretches positions: yarn, linear or dynamic is set."""
-    return any(context.get(key) is not None for key in ("yarn", "linear", "dynamic"))
+# ------------------------------------------------------------------------------------------------- entries
 
 
-def _value(store: Store, measure: Measure, model: str, context: str, setting: dict[str, Any]) -> Aggregate | None:
-    """The measure for one row; None where the plan does not have it under this context."""
-    cells = measure.cells(model, context)
-    limit = setting.get("max_length")
-    if measure.length and limit is not None and measure.length > limit:
-        return None
-    if not any(cell in store.cells for cell in cells):
-        return None
-    return measure.average(cells)
-
-
-# ------------------------------------------------------------------------------------------------- comparisons
-
-
-def declared_comparisons(store: Store, baseline: str | None = None) -> list[tuple[Comparison, str | None]]:
-    """The run's declared family: every comparison of its table, adjusted, with its metric (None: the headline)."""
-    contexts = contexts_of(store)
-    keys = _planned_rows(store, contexts)
-    measures = measures_of(store, True, None)
-    rows = [_Row(m, c, [_value(store, measure, m, c, contexts[c]) for measure in measures]) for m, c in keys]
-    compared, _ = _comparisons(store, measures, rows, _baselines(store, baseline, keys))
-    return [(comparison, measures[i].metric) for (_, _, i), comparison in compared.items()]
-
-
-def _planned_rows(store: Store, contexts: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """(model, context) of every row, in the config's order."""
-    planned = {(cell.model, cell.context) for cell in store.cells}
-    return [(m, c) for c in contexts for m in labels(store, "models") if (m, c) in planned]
-
-
-def _baselines(store: Store, given: str | None, keys: list[tuple[str, str]]) -> dict[str, str]:
-    """context -> the model that the others are compared with there.
-
-    `given`, where it is planned under the context; else the one that run.json declares; else the first that is planned.
-    """
-    declared = (store.manifest.get("comparisons") or {}).get("baselines") or {}
-    found: dict[str, str] = {}
-    for context in dict.fromkeys(context for _, context in keys):
-        models = [m for m, c in keys if c == context]
-        found[context] = next(m for m in (given, declared.get(context), *models) if m in models)
-    return found
-
-
-def _comparisons(
-    store: Store, measures: list[Measure], rows: list[_Row], baselines: dict[str, str]
-) -> tuple[_Compared, list[str]]:
-    """Every other model against its context's baseline, column by column, Holm-adjusted over the table.
-
-    Returns the comparisons, and the reasons why some could not be made.
-    """
-    compared: _Compared = {}
-    untested: list[str] = []
-    by_key = {(row.model, row.context): row for row in rows}
-    for row in rows:
-        other = by_key.get((baselines[row.context], row.context))
-        if other is None or other is row:
-            continue
-        for i, measure in enumerate(measures):
-            a, b = other.values[i], row.values[i]
-            if not measure.compared or a is None or b is None or math.isnan(a.value) or math.isnan(b.value):
-                continue
-            both = zip(measure.cells(other.model, row.context), measure.cells(row.model, row.context), strict=True)
-            pairs = [(x, y) for x, y in both if x in a.cells and y in b.cells]
-            try:
-                comparison = compare_cells(store, pairs, measure.metric, pooled=measure.pooled)
-                compared[row.model, row.context, i] = comparison
-            except GatedevalError as error:
-                untested.append(str(error))
-    adjust(list(compared.values()))
-    return compared, untested
-
-
-def _uncertainty(
-    measures: list[Measure], rows: list[_Row], compared: _Compared, untested: list[str], baselines: list[str]
-) -> Uncertainty:
+def _uncertainty(measures: list[Measure], rows: list[Row], compared: Compared) -> Uncertainty:
     """Interval widths and tests, for the caption."""
     groups = [measure.column.group.split(" (")[0] for measure in measures]
-    found = Uncertainty(untested=untested, baselines=baselines)
+    found = Uncertainty()
     found.tested = [(groups[i], comparison) for (_, _, i), comparison in compared.items()]
     for row in rows:
         for group, measure, value in zip(groups, measures, row.values, strict=True):
@@ -169,10 +126,7 @@ def _uncertainty(
     return found
 
 
-# ------------------------------------------------------------------------------------------------- entries
-
-
-def _table(store: Store, measures: list[Measure], rows: list[_Row], entries: list[list[Entry]]) -> Table:
+def _table(store: Store, measures: list[Measure], rows: list[Row], entries: list[list[Entry]]) -> Table:
     """The table without its caption; the best score of every column is marked."""
     columns = [Column(title=title, numeric=False) for title in ("model", "context")] + [m.column for m in measures]
     aggregates = [a for row in rows for a in row.values if a is not None]
@@ -180,7 +134,7 @@ def _table(store: Store, measures: list[Measure], rows: list[_Row], entries: lis
         style="table5",
         title=str(store.manifest.get("name", store.path.name)),
         columns=columns,
-        rows=mark_best(entries, columns),
+        rows=mark_best(entries, columns, [row.context for row in rows]),
         breaks={i for i in range(1, len(rows)) if rows[i].context != rows[i - 1].context},
         make_frame=lambda: cells_frame(store),
         missing=missing_lines(
@@ -189,22 +143,24 @@ def _table(store: Store, measures: list[Measure], rows: list[_Row], entries: lis
     )
 
 
-def _entries(rows: list[_Row], contexts: dict[str, dict[str, Any]], compared: _Compared) -> list[list[Entry]]:
+def _entries(
+    rows: list[Row], contexts: dict[str, dict[str, Any]], compared: Compared, digits: int
+) -> list[list[Entry]]:
     """Labels and scores of every row, with the change against the model's own first un-extended context."""
     entries = []
     for row in rows:
-        base: _Row | None = None
+        base: Row | None = None
         if is_extended(contexts[row.context]):  # a model need not be planned under every context
             base = next((r for r in rows if r.model == row.model and not is_extended(contexts[r.context])), None)
         scores = [
-            _entry(value, None if base is None else base.values[i], compared.get((row.model, row.context, i)))
+            _entry(value, None if base is None else base.values[i], compared.get((row.model, row.context, i)), digits)
             for i, value in enumerate(row.values)
         ]
         entries.append([Entry(text=row.model), Entry(text=row.context), *scores])
     return entries
 
 
-def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparison | None) -> Entry:
+def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparison | None, digits: int) -> Entry:
     if value is None or math.isnan(value.value):
         return Entry()
     marks = "" if comparison is None else comparison.mark
@@ -214,6 +170,7 @@ def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparis
         marks=marks + ("†" if value.partial or value.missing else ""),
         interval=_points(value.interval),
         clustered=_points(value.clustered),
+        decimals=digits,
     )
 
 

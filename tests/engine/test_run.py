@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -107,6 +108,28 @@ def test_the_same_command_completes_a_run_that_was_killed(folder: Path) -> None:
     assert again.returncode == 0, again.stderr[-3000:]
     assert "found finished" in again.stderr
     check_complete(Store.read(folder / "killed"))
+
+
+def test_the_table_defines_its_rows_by_what_ran(finished: subprocess.CompletedProcess[str]) -> None:
+    text = " ".join(finished.stdout.split())
+    assert "Context native: the checkpoint's own rotary encoding: RoPE base " in text
+    assert "; at most 1,024 tokens of prompt and answer." in text
+    assert "YaRN factor 2 over 1,024 original tokens; at most 2,048 tokens of prompt and answer." in text
+    assert re.search(r"Model gate: headwise gate; [\d,]+ parameters; float32\.", text)
+    assert re.search(r"Hardware: .+; vLLM \d", text)
+
+
+def test_choices_for_the_table_ask_nothing_again(folder: Path, finished: subprocess.CompletedProcess[str]) -> None:
+    """The section `table` is in no sample's hash; the run stores it, and a later table uses it."""
+    choices = ("-s", "table.digits=1", "-s", "table.rename={gate: SDPA gate}", "-s", "table.lengths=[512]")
+    again = gatedeval("run", "small.yaml", *choices, cwd=folder)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "0 samples answered, 24 found finished" in again.stderr
+    assert "| SDPA gate " in again.stdout
+    assert "RULER 2/13 2K" not in again.stdout
+    assert gatedeval("table", "results/small", cwd=folder).stdout == again.stdout
+    gatedeval("run", "small.yaml", cwd=folder)
+    assert gatedeval("table", "results/small", cwd=folder).stdout == gatedeval("run", "small.yaml", cwd=folder).stdout
 
 
 def test_stdout_is_the_table_alone(finished: subprocess.CompletedProcess[str]) -> None:

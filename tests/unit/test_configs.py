@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.benchmarks.ruler import Ruler
-from harness.config import Config, ContextSetting, EngineOptions, Model, Yarn, load, to_dict
+from harness.config import Config, ContextSetting, EngineOptions, Model, TableOptions, Yarn, load, to_dict
 from harness.config.discovery import benchmark_types
 from harness.config.fields import Entry
 from harness.config.probing import ProbeOptions
@@ -94,7 +94,7 @@ def test_the_smoke_test_goes_from_4k_to_128k_with_one_sample() -> None:
 def sections() -> dict[str, type[Entry]]:
     """Every class of keys that a config can have."""
     vocabulary = {"top": Config, "model": Model, "context": ContextSetting, "yarn": Yarn, "engine": EngineOptions}
-    return {**vocabulary, "probe": ProbeOptions, **benchmark_types()}
+    return {**vocabulary, "probe": ProbeOptions, "table": TableOptions, **benchmark_types()}
 
 
 def test_every_key_is_documented_and_every_documented_key_exists() -> None:
@@ -110,6 +110,7 @@ def test_every_key_is_documented_and_every_documented_key_exists() -> None:
         "yarn": "`yarn`",
         "engine": "`engine`",
         "probe": "`probe`",
+        "table": "`table`",
         "ruler": "RULER: `{ruler: ..., lengths: [...], ...}`",
         "mmlu": "MMLU: `{mmlu: {...}}`",
         "gsm8k": "GSM8k: `{gsm8k: {...}}`",

@@ -25,7 +25,7 @@ from harness.data.catalog import MMLU_SUBJECTS
 from harness.export import FORMATS, STYLES, export_run, render
 from harness.export.latex import PACKAGES, escape
 from harness.store import Store
-from harness.tables import Column, Entry, Table, cells_frame
+from harness.tables import Column, Entry, Table, cells_frame, table5
 from harness.tables.compare import compare
 from harness.tables.comparisons import lines
 from harness.text import width
@@ -94,7 +94,7 @@ def test_digits_line_up_whether_bold_or_marked() -> None:
     )
     rows = text.splitlines()[2:5]
     assert len({row.index(".") for row in rows[:2]}) == 1
-    assert "**9.50**▲ (-1.2)" in rows[0]
+    assert "**9.50**▲ (−1.2)" in rows[0]
     assert rows[1].rstrip(" |").endswith("100.00")
 
 
@@ -122,7 +122,7 @@ def test_csv_is_tidy(run: Path, style: str) -> None:
     store = Store.read(run)
     assert len(rows) == len(store.cells)
     for r in rows[::17]:
-        cell = Cell(r["model"], r["context"], r["benchmark"], r["task"], int(r["length"]))
+        cell = Cell(r["model"], r["context"], r["benchmark"], r["task"], int(r["length"] or 0))
         assert float(r["score"]) == pytest.approx(100 * store.scores(cell).scores.mean(), abs=1e-4)
         assert int(r["samples"]) == 20
 
@@ -227,18 +227,79 @@ def test_html_is_well_formed_and_texts_stay_texts(odd: Path) -> None:
 # ------------------------------------------------------------------------------------------- LaTeX
 
 
-@pytest.mark.parametrize("style", ["table5", "tasks", "delta"])
-def test_latex_has_as_many_fields_in_every_row(run: Path, style: str) -> None:
-    text = export_run(run, style, "latex")
-    spec = re.search(r"\\begin\{tabular\}\{(.*)\}\n", text)
-    assert spec is not None
-    columns = len(re.sub(r"\[[^]]*\]|@\{[^}]*\}", "", spec[1]))
-    rows = [line for line in text.splitlines() if line.endswith(r" \\")]
-    for row in rows:
-        spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
-        assert len(re.split(r"(?<!\\)&", row)) - len(spans) + sum(spans) == columns
-    assert all(text.count(rule) == 1 for rule in (r"\toprule", r"\bottomrule"))
+def tabulars(text: str) -> list[str]:
+    """The tabulars of a LaTeX text that hold rules; an outer one that only stacks them is none."""
+    return re.findall(r"\\begin\{tabular\}\{(?!@)((?:(?!\\end\{tabular\}).)*)\\end\{tabular\}", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("style", "options"),
+    [
+        ("table5", {}),
+        ("table5", {"intervals": True}),
+        ("table5", {"transpose": True}),
+        ("tasks", {}),
+        ("delta", {}),
+        ("lengths", {}),
+    ],
+    ids=str,
+)
+def test_latex_has_as_many_fields_in_every_row(run: Path, style: str, options: dict[str, bool]) -> None:
+    text = export_run(run, style, "latex", **options)
+    assert tabulars(text)
+    for tabular in tabulars(text):
+        spec, _, body = tabular.partition("}\n")
+        columns = len(re.sub(r"\[[^]]*\]|@\{[^}]*\}", "", spec))
+        rows = [
+            re.sub(r"(?<!\\)\\\\(\[.*\])?$", "", line)
+            for line in body.splitlines()
+            if re.search(r" \\\\(\[.*\])?$", line)
+        ]
+        assert len(rows) > 1
+        for row in rows:
+            spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
+            assert len(re.split(r"(?<!\\)&", row)) - len(spans) + sum(spans) == columns
+        assert all(body.count(rule) == 1 for rule in (r"\toprule", r"\bottomrule"))
     assert text.count("{") == text.count("}")
+    for environment in ("table", "threeparttable", "tabular", "tablenotes"):
+        assert text.count(rf"\begin{{{environment}}}") == text.count(rf"\end{{{environment}}}") > 0
+
+
+def test_latex_has_a_label_a_short_caption_and_the_protocol_as_notes(run: Path) -> None:
+    text = export_run(run, fmt="latex", label="tab:main")
+    assert text.count(r"\label{tab:main}") == 1
+    caption = re.search(r"\\caption\{(.*)\}", text)
+    assert caption is not None
+    assert caption[1] == ("Scores of 2 models under 2 context settings on RULER, MMLU (2 of 57 subjects) and GSM8k.")
+    notes = re.findall(r"^\\item (.*)$", text, flags=re.M)
+    assert len(notes) == len(table5(Store.read(run)).caption)
+    assert all(note.endswith(".") for note in notes)
+
+
+def test_latex_has_true_minus_signs_and_numbers_that_line_up(run: Path) -> None:
+    text = export_run(run, fmt="latex", contexts=("YaRN",))
+    assert re.search(r"\(\\ensuremath\{-\}\d", text), "a change in parentheses is text"
+    assert not re.search(r"\(-\d", text)
+    delta = export_run(run, "delta", "latex", baseline="gated", candidate="baseline")
+    assert re.search(r"& -\d+\.\d\d &", delta), "siunitx sets the minus of a number"
+    assert re.search(r"\{\[\}\\ensuremath\{-\}\d", delta), "an interval is text"
+    assert "\N{MINUS SIGN}" not in text + delta
+
+
+def test_latex_intervals_stand_below_their_scores(run: Path) -> None:
+    text = export_run(run, fmt="latex", intervals=True)
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("baseline & 8k"))
+    assert lines[first].endswith(r"\\[-0.5ex]")
+    assert re.match(r"\\multicolumn\{1\}\{l\}\{\} & .*\\scriptsize \{\[\}\d+\.\d, \d+\.\d\{\]\}", lines[first + 1])
+
+
+def test_a_wide_table_becomes_narrow_ones_with_the_labels_of_their_rows(run: Path) -> None:
+    parts = tabulars(export_run(run, fmt="latex"))
+    assert len(parts) > 1
+    assert all(part.count("gated & YaRN") == 1 for part in parts)
+    small = tabulars(export_run(run, fmt="latex", benchmarks=("gsm8k",)))
+    assert len(small) == 1
 
 
 def test_latex_escapes_what_latex_would_act_on() -> None:
@@ -251,42 +312,56 @@ def test_latex_escapes_what_latex_would_act_on() -> None:
     assert escape("模型") == "??", "pdflatex has no glyph for it, and would stop"
 
 
+def has_tex() -> bool:
+    """Whether pdflatex and every package are here."""
+    return shutil.which("pdflatex") is not None and all(
+        subprocess.run(["kpsewhich", f"{name}.sty"], capture_output=True).returncode == 0 for name in PACKAGES
+    )
+
+
 @pytest.mark.skipif(
-    shutil.which("pdflatex") is None,
-    reason="no pdflatex here: Debian's texlive-latex-recommended and texlive-science have what it needs",
+    not has_tex(), reason="needs Debian's texlive-latex-recommended, texlive-latex-extra and texlive-science"
 )
-def test_latex_compiles_as_it_is(run: Path, odd: Path, tmp_path: Path) -> None:
-    for i, (path, options) in enumerate(
-        [
-            (run, {}),
-            (run, {"reference": "paper"}),
-            (run, {"style": "tasks"}),
-            (run, {"style": "delta"}),
-            (odd, {}),
-            (odd, {"style": "tasks"}),
-        ]
-    ):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label": "tab:main"},
+        {"reference": "paper"},
+        {"intervals": True, "caption": "short"},
+        {"transpose": True, "digits": 1},
+        {"style": "tasks"},
+        {"style": "delta"},
+        {"style": "lengths"},
+    ],
+    ids=str,
+)
+def test_latex_compiles_and_fits_the_page(run: Path, odd: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    style = options.pop("style", "table5")
+    for i, path in enumerate((run, odd)):
         file = tmp_path / f"{i}.tex"
-        style = options.pop("style", "table5")
         file.write_text(export_run(path, style, "latex", standalone=True, **options))
-        done = subprocess.run(
-            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", file.name],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout[-3000:]
-        assert (tmp_path / f"{i}.pdf").stat().st_size > 5000
+        log = compiled(file)
+        if path == run:  # the odd run's labels are as long as they are
+            assert "Overfull" not in log
+            assert "Float too large" not in log
         # As it is means also: inside a document of the user's own, with only the named packages.
         inside = export_run(path, style, "latex", **options)
         packages = "".join(rf"\usepackage{{{p}}}" for p in PACKAGES)
         file.write_text(r"\documentclass{article}" + packages + r"\begin{document}" + "\n" + inside + r"\end{document}")
-        assert (
-            subprocess.run(
-                ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", file.name], cwd=tmp_path, capture_output=True
-            ).returncode
-            == 0
-        )
+        compiled(file)
+
+
+def compiled(file: Path) -> str:
+    """The log of pdflatex; a file that does not compile fails the test."""
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", file.name],
+        cwd=file.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert file.with_suffix(".pdf").stat().st_size > 5000
+    return file.with_suffix(".log").read_text(errors="replace")
 
 
 # ------------------------------------------------------------------------------------------- lm-eval
@@ -350,7 +425,7 @@ def test_mmlus_difference_also_has_an_interval_with_subjects_as_clusters(tmp_pat
     expected = stats.clustered_interval(differences, subjects, paired=True)
     assert line.comparison.clustered == pytest.approx((100 * expected.low, 100 * expected.high))
     assert expected.low < 0 < expected.high, "a difference in one subject out of ten need not hold in others"
-    interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]"
+    interval = f"[{100 * expected.low:+.2f}, {100 * expected.high:+.2f}]".replace("-", "\N{MINUS SIGN}")
     assert f"b is better\n    subjects as clusters (would it hold on other subjects?): {interval}" in text
     frame = pd.read_csv(io.StringIO(export_run(tmp_path / "r", "delta", "csv"))).set_index("task")
     assert frame.loc["all", "cluster_low"] == pytest.approx(100 * expected.low, abs=1e-4)
@@ -388,7 +463,7 @@ def test_equal_models_are_called_equal(tmp_path: Path) -> None:
     text = compare(tmp_path / "r")
     assert "equal on every sample" in text
     assert "No sample is scored differently." in text
-    assert "[-16.11, +16.11]" in text, "twenty equal samples leave room for a difference"
+    assert "[−16.11, +16.11]" in text, "twenty equal samples leave room for a difference"
 
 
 def test_a_response_cannot_act_on_the_terminal(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def test_equal_weight_holds_when_tasks_have_unequal_sample_counts(tmp_path: Path
 
 def test_rows_are_models_within_contexts_and_lengths_sort_as_numbers(run: Path) -> None:
     table = table5(Store.read(run))
+    assert any("bold the best model under one context setting" in line for line in table.caption)
     assert [(r[0].text, r[1].text) for r in table.rows] == [
         ("baseline", "8k"),
         ("gated", "8k"),
@@ -275,9 +276,21 @@ def test_best_is_by_printed_digits_and_needs_a_rival() -> None:
         [Entry(value=90.001), Entry(value=3.0), Entry(value=1.0)],
         [Entry(value=90.004), Entry(value=2.0), Entry()],
         [Entry(value=89.99), Entry(value=2.5), Entry()],
+        [Entry(value=-90.0), Entry(value=2.5), Entry()],
     ]
     marked = mark_best(rows, columns)
-    assert [[e.best for e in r] for r in marked] == [[True, False, False], [True, True, False], [False, False, False]]
+    assert [[e.best for e in r] for r in marked] == [
+        [True, False, False],
+        [True, True, False],
+        [False, False, False],
+        [False, False, False],
+    ]
+
+
+def test_best_is_among_the_rows_of_one_context_and_no_tie_of_most_rows() -> None:
+    rows = [[Entry(value=v)] for v in (100.0, 100.0, 50.0, 70.0, 60.0, 60.0)]
+    marked = mark_best(rows, [Column(title="a")], ["native"] * 3 + ["YaRN"] * 3)
+    assert [r[0].best for r in marked] == [False, False, False, True, False, False]
 
 
 def test_length_titles() -> None:
@@ -436,14 +449,14 @@ def test_the_papers_table_5_beside_ours(run: Path) -> None:
         "31.65",
     ]
     assert [fields[f"RULER {n}K"].parenthesis for n in (4, 8, 16, 32, 64)] == [
-        "(-6.0)",
-        "(-14.4)",
-        "(-21.9)",
-        "(-41.6)",
+        "(−6.0)",
+        "(−14.4)",
+        "(−21.9)",
+        "(−41.6)",
         "",
     ]
     gate = row(table, "paper: SDPA gate", "YaRN")
-    assert (gate["RULER 128K"].number, gate["RULER 32K"].parenthesis) == ("58.82", "(-6.9)")
+    assert (gate["RULER 128K"].number, gate["RULER 32K"].parenthesis) == ("58.82", "(−6.9)")
     assert row(table, "paper: SDPA gate", "32k")["RULER 64K"].number == DASH
     assert not any(e.best for r in table.rows[4:] for e in r), "ours are compared with ours"
     assert any("arXiv 2505.06708" in line for line in table.caption)

@@ -12,7 +12,8 @@ from harness import stats
 from harness.store import Store
 from harness.tables import delta_table
 from harness.tables.compare import compare
-from harness.tables.table5 import declared_comparisons, table5
+from harness.tables.rows import declared_comparisons
+from harness.tables.table5 import table5
 from tests.support.sample_runs import config, write_run
 
 TASKS = ("niah_single_1", "vt")
@@ -29,7 +30,7 @@ def random_run(path: Path, number: int) -> Path:
 
 @pytest.mark.parametrize("number", range(16))
 def test_no_sentence_contradicts_its_own_numbers(tmp_path: Path, number: int) -> None:
-    text = compare(random_run(tmp_path / "run", number), "baseline", "gated")
+    text = compare(random_run(tmp_path / "run", number), "baseline", "gated").replace("\N{MINUS SIGN}", "-")
     sentences = re.findall(r"-> [\d.]+, ([+-][\d.]+) .*?: (no difference shown.*|.* is better|equal on.*)", text)
     assert sentences
     for difference, verdict in sentences:
@@ -89,3 +90,15 @@ def test_rulers_summary_figures() -> None:
     assert [round(value, 2) for value in means.values()] == [91.33, 89.05, 93.62]
     assert all(math.isnan(v) for v in stats.length_means({4096: 90.0, 8192: math.nan}).values())
     assert all(math.isnan(v) for v in stats.length_means({}).values())
+
+
+@pytest.mark.parametrize("number", range(0, 16, 3))
+def test_the_captions_detectable_difference_has_the_level_of_the_verdicts(tmp_path: Path, number: int) -> None:
+    """Holm asks a single comparison for 0.05 divided by the size of the family, so power is stated at that level."""
+    store = Store.read(random_run(tmp_path / "run", number))
+    declared = [comparison for comparison, _ in declared_comparisons(store)]
+    (line,) = [x for x in table5(store).caption if x.startswith("Differences smaller")]
+    assert f"80% power at the level of these comparisons, 0.05/{len(declared)}" in line
+    stated = [float(n) for n in re.findall(r"\d+\.\d(?!\d)", line.partition("): ")[2])]
+    mdds = [round(c.mdd, 1) for c in declared]
+    assert (min(stated), max(stated)) == (min(mdds), max(mdds))

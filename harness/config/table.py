@@ -1,0 +1,73 @@
+"""How a run's tables are shown: the config's section `table`, and the same choices on the command line of `table`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_serializer
+
+from harness.config.fields import Entry, OneOrMore, Text
+
+
+def _lengths(value: Any) -> Any:
+    """A length, or a list of them; "4K" is 4096."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    return tuple(map(_length, values))
+
+
+def _length(value: Any) -> int:
+    match = re.fullmatch(r"([0-9]+)([kKmM]?)", str(value)) if not isinstance(value, bool) else None
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"should be a length in tokens, a whole number such as 4096 or 4K, is {value!r}")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20}[match[2].lower()]
+
+
+def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"names {next(v for v in values if values.count(v) > 1)!r} twice")
+    return values
+
+
+def _pairs(value: Any) -> Any:
+    """A mapping, as YAML gives it, becomes pairs: the values of a frozen model are hashable."""
+    if isinstance(value, dict):
+        return tuple((str(old), new) for old, new in value.items())
+    if not isinstance(value, tuple):
+        raise ValueError(f"should be a mapping such as {{old label: new label}}, is {value!r}")
+    return value
+
+
+Names = Annotated[tuple[Text, ...], OneOrMore, AfterValidator(_distinct), Field(min_length=1)]
+Lengths = Annotated[tuple[int, ...], BeforeValidator(_lengths), AfterValidator(_distinct), Field(min_length=1)]
+# run.json has a mapping.
+Renames = Annotated[
+    tuple[tuple[Text, Text], ...],
+    BeforeValidator(_pairs),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}
+    ),  # as run.json has it
+]
+
+
+class TableOptions(Entry):
+    """Rows, columns and words of a run's tables. They change nothing that is measured, and no sample's hash.
+
+    `models`, `contexts`, `benchmarks` (names of a config: ruler, mmlu, gsm8k, an lm-eval task) and `lengths` (tokens):
+    what is shown, in this order; None: all. `rename`: (label, shown as). `digits`: decimals of scores. `caption`:
+    "short" keeps how to read the table and what is missing. `label`: LaTeX's. `transpose`: rows become columns.
+    """
+
+    models: Names | None = None
+    contexts: Names | None = None
+    benchmarks: Names | None = None
+    lengths: Lengths | None = None
+    rename: Renames = ()
+    digits: int = Field(default=2, ge=0, le=6)
+    caption: Literal["full", "short"] = "full"
+    label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._/-]+$")] | None = None
+    transpose: bool = False
+
+    @field_serializer("rename")
+    def _as_mapping(self, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+        return dict(pairs)
