@@ -18,7 +18,7 @@ from harness.tables.family import adjust_lines
 from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.paired import ALPHA
 from harness.tables.view import viewed
-from harness.text import interval_text
+from harness.text import counted, interval_text
 from harness.types import GatedevalError
 
 COLUMNS: dict[str, Callable[[Line], Any]] = {
