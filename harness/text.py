@@ -46,6 +46,7 @@ def counted(number: int | str, noun: str) -> str:
 
 
 MINUS = "\N{MINUS SIGN}"
+_LONGEST_WORD = 40  # characters: a cut is moved by at most this many to be between two words
 
 
 def number_text(value: float, decimals: int, *, signed: bool = False) -> str:
@@ -83,3 +84,12 @@ def align(
     if rule and lines:
         lines.insert(1, gap.join("-" * size for size in sizes))
     return lines
+
+
+def between_words(text: str, *, start: bool, end: bool) -> str:
+    """The text without a part of a word at its `start` or `end`, where a space is near enough."""
+    if start and (space := re.search(r"\s", text[:_LONGEST_WORD])):
+        text = text[space.end() :]
+    if end and (spaces := list(re.finditer(r"\s", text[-_LONGEST_WORD:]))):
+        text = text[: len(text) - len(text[-_LONGEST_WORD:]) + spaces[-1].start()]
+    return text

@@ -20,6 +20,7 @@ from harness.run.order import in_windows
 from harness.run.plan import Plan
 from harness.run.scoring import NotStoredWhole, ScoreError, says_the_same, scored_again
 from harness.store.stored import StoredAnswers
+from harness.text import between_words
 from harness.types import Cell, GatedevalError, Sample
 
 _EXCERPT = 300
@@ -193,11 +194,17 @@ def _prompt_ids(event: SampleCached | SampleUnscorable | SampleRequest) -> Any:
 
 
 def _excerpt(encoder: Encoder, sample: SampleRequest) -> dict[str, Any]:
-    """What a person needs to see of a prompt of up to 128K tokens: head, tail, and the text around each needle."""
+    """What a person needs to see of a prompt of up to 128K tokens: head, tail, and the text around each needle.
+
+    A prompt of up to twice `_EXCERPT` characters is stored whole as its head. The parts are cut between words.
+    """
     text = sample.prompt if sample.prompt is not None else sample.options[0][0]
     needles: list[str] = []
     if isinstance(request := sample.request, Prompt):
         positions = sample.extra.get("ruler", {}).get("evidence_tokens", [])[:8]
         needles = [encoder.tokenizer.decode(request.ids[max(0, at - 8) : at + 32]) for at in positions]
-    tail = text[-_EXCERPT:] if len(text) > _EXCERPT else ""
-    return {"head": text[:_EXCERPT], "tail": tail, "needles": needles}
+    needles = [between_words(needle, start=True, end=True) for needle in needles]
+    if len(text) <= 2 * _EXCERPT:  # head and tail would overlap, or have nothing between them
+        return {"head": text, "tail": "", "needles": needles}
+    head = between_words(text[:_EXCERPT], start=False, end=True)
+    return {"head": head, "tail": between_words(text[-_EXCERPT:], start=True, end=False), "needles": needles}

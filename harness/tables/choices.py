@@ -36,9 +36,9 @@ def option_text(sample: Sample, answer: str) -> str:
 
 
 def _question(extra: Mapping[str, Any]) -> str:
-    """The end of the stored prompt, where the question and its options are."""
+    """The end of the stored prompt, where the question and its options are; a short prompt is stored whole as head."""
     prompt = extra.get("prompt")
-    return str(prompt.get("tail") or "") if isinstance(prompt, Mapping) else str(prompt or "")
+    return str(prompt.get("tail") or prompt.get("head") or "") if isinstance(prompt, Mapping) else str(prompt or "")
 
 
 def _lettered(question: str, letter: str) -> str | None:
