@@ -1,11 +1,17 @@
-"""Colours, the same in figures and in HTML tables. Colour-blind readers can tell all of them apart."""
+"""Colours, the same in figures and in HTML tables. Colour-blind readers can tell the scales apart; models also differ
+in marker and line, and fields also hold their number."""
 
 from __future__ import annotations
 
 Colour = tuple[int, int, int]  # red, green, blue; 0-255 each
 
-MODELS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's palette
+# The colour of a run's i-th model: on white (figures, light pages), and on the report's dark page. Each has a contrast
+# of 3:1 or more with its page.
+MODELS = ("#4b5563", "#b4530a", "#1d5fd0", "#0b7a6b", "#a3338f", "#8a6d00", "#7a4ce0", "#b3261e")
+MODELS_DARK = ("#aab4c0", "#f0a04b", "#7fb0ff", "#4fd1bd", "#ef8fd8", "#d9c04a", "#b79cff", "#ff8a80")
 INK, RULE = "#1a1a1a", "#d4d4d4"  # text and axes; horizontal rules. In the report they follow the page's theme
+BAR = "#6b7480"  # the line of a threshold, and its words
+PAGE = "#fefefe"  # the inside of a hollow marker: the page's own colour
 EMPTY: Colour = (240, 240, 240)  # a field without a score
 # Control points of the scales: close to matplotlib's cividis and RdBu.
 SCORES: tuple[Colour, ...] = ((0, 34, 78), (65, 77, 107), (124, 123, 120), (188, 175, 111), (254, 232, 56))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.figures.colours import Colour, difference_colour, hex_colour, score_colour, text_colour
+from harness.figures.colours import (
+    DIFFERENCES,
+    SCORES,
+    Colour,
+    difference_colour,
+    hex_colour,
+    score_colour,
+    text_colour,
+)
 from harness.figures.style import COLUMN
 from harness.tables.curves import Grid
 from harness.tables.layout import length_title
+from harness.text import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,30 +33,68 @@ class Field(NamedTuple):
     bold: bool = False
 
 
-def grid_fields(grid: Grid, *, difference: bool = False, decimals: int = 1, missing: str = "") -> list[list[Field]]:
-    """A grid's fields, row by row: scores 0-100, or signed differences in points. `missing` stands for NaN."""
-    sizes = [abs(float(v)) for v in grid.values.ravel() if not math.isnan(v)]
-    largest = max([10.0, *sizes])  # differences below 10 points stay pale
+def largest_difference(grids: Iterable[Grid]) -> float:
+    """The size of a difference at the ends of a scale that all `grids` share, points: the next ten, 10 at least."""
+    sizes = [abs(float(v)) for grid in grids for v in grid.values.ravel() if not math.isnan(v)]
+    return max(10.0, math.ceil(max(sizes, default=0.0) / 10) * 10.0)
 
-    def field(value: float) -> Field:
+
+def grid_fields(
+    grid: Grid,
+    *,
+    difference: bool = False,
+    decimals: int = 1,
+    missing: str = "",
+    largest: float | None = None,
+    marks: Mapping[tuple[str, int], str] | None = None,
+) -> list[list[Field]]:
+    """A grid's fields, row by row: scores 0-100, or signed differences in points. `missing` stands for NaN.
+
+    `largest`: the difference at the ends of the colour scale (default: of this grid alone). `marks`: (row, length in
+    tokens) -> what follows the number where a difference is significant; such a field is bold.
+    """
+    largest = largest_difference([grid]) if largest is None else largest
+
+    def field(value: float, row: str, column: int) -> Field:
         if math.isnan(value):
             return Field(missing, None)
-        if difference:
-            return Field(f"{value:+.{decimals}f}", difference_colour(value, largest))
-        return Field(f"{value:.{decimals}f}", score_colour(value))
+        if not difference:
+            return Field(f"{value:.{decimals}f}", score_colour(value))
+        mark = (marks or {}).get((row, column), "")
+        text = number_text(value, decimals, signed=True)
+        return Field(text + mark, difference_colour(value, largest), bool(mark))
 
-    return [[field(float(value)) for value in row] for row in grid.values]
+    return [
+        [field(float(value), name, length) for value, length in zip(values, grid.columns, strict=True)]
+        for values, name in zip(grid.values, grid.rows, strict=True)
+    ]
 
 
-def heat_figure(grid: Grid, *, difference: bool = False) -> Figure:
-    """For a paper: task x length, one column wide."""
+def heat_figure(
+    grid: Grid,
+    *,
+    difference: bool = False,
+    largest: float | None = None,
+    marks: Mapping[tuple[str, int], str] | None = None,
+) -> Figure:
+    """For a paper: task x length with a colour bar, one column wide. `largest`, `marks`: as `grid_fields` has them."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(COLUMN, 0.6 + 0.19 * len(grid.rows)), layout="constrained")
+    figure = Figure(figsize=(COLUMN, 0.85 + 0.19 * max(2, len(grid.rows))), layout="constrained")
     panel = figure.subplots()
-    fields = grid_fields(grid, difference=difference)
+    largest = largest_difference([grid]) if largest is None else largest
+    fields = grid_fields(grid, difference=difference, largest=largest, marks=marks)
     draw_heat(panel, fields, grid.rows, [length_title(n) for n in grid.columns], fontsize=6.5)
     panel.set_title(grid.title)
+    panel.set_xlabel("length, tokens")
+    colours = [hex_colour(c) for c in (DIFFERENCES if difference else SCORES)]
+    scale = LinearSegmentedColormap.from_list("scores", colours)
+    ends = Normalize(-largest, largest) if difference else Normalize(0, 100)
+    bar = figure.colorbar(ScalarMappable(ends, scale), ax=panel, pad=0.02, aspect=12)
+    bar.set_label("difference, points" if difference else "score")
+    bar.outline.set_visible(False)
     return figure
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from harness.figures.style import COLUMN, look
 from harness.store import Store
 from harness.store.probes import Probes
+from harness.tables.frames import labels
 from harness.tables.layout import length_title
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def probe_figures(store: Store) -> Iterator[tuple[str, Figure]]:
     records = probes.records()
     if not records:
         return
-    models = list(dict.fromkeys(r["model"] for r in records))
+    models = list(dict.fromkeys([*labels(store, "models"), *(r["model"] for r in records)]))  # looks as in all figures
     longest = [
         max((r for r in records if (r["model"], r["context"]) == key), key=lambda r: r["length"])
         for key in dict.fromkeys((r["model"], r["context"]) for r in records)

@@ -11,8 +11,8 @@ from harness.figures.colours import INK, MODELS, RULE
 COLUMN = 3.35  # inches: one column of a two-column paper
 PX = 1 / 72  # inches: one unit of an SVG that matplotlib writes, and one CSS pixel where the report shows it unscaled
 
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_LINES = ("-", "--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
+_MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
+_LINES = ("-", "--", "-.", (0, (5, 1)), ":", (0, (3, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)))
 
 _BOTH: dict[str, Any] = {
     "text.parse_math": False,  # a "$" in a label is a dollar sign

@@ -9,18 +9,21 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from harness.figures.colours import INK, RULE
+from harness.figures.colours import BAR, INK, MODELS, PAGE, RULE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # a label may have control characters
-# What the page decides: the font, and the colours of text, axes and rules (so that dark pages have light ones).
+# What the page decides: the font, and the colours of text, axes, rules and models (so that dark pages have light ones).
 _FROM_PAGE = (
     (re.compile(r"font-family: [^;]+;? ?"), ""),
     (re.compile(rf": {INK}\b"), ": currentColor"),
     (re.compile(rf": {RULE}\b"), ": var(--line)"),
+    (re.compile(rf": {BAR}\b"), ": var(--soft)"),
+    (re.compile(rf": {PAGE}\b"), ": var(--bg)"),
+    *((re.compile(rf": {colour}\b"), f": var(--m{i})") for i, colour in enumerate(MODELS)),
 )
 
 
@@ -32,11 +35,14 @@ def stand_alone(figure: Figure, description: str = "") -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{_text(root)}\n'
 
 
-def inline(figure: Figure, name: str, description: str, tips: Mapping[str, Sequence[str]] | None = None) -> str:
-    """An `<svg>` element for a page with a CSS variable `--line`.
+def inline(
+    figure: Figure, name: str, description: str, tips: Mapping[str, Sequence[tuple[str, str]]] | None = None
+) -> str:
+    """An `<svg>` element for a page with the CSS variables `--line`, `--soft`, `--bg` and `--m0` to `--m7`.
 
-    `name` goes before every id, because ids must be unique in the page. `tips`: SVG group -> what each of its markers
-    shows when the mouse is over it. An empty description hides the element from screen readers.
+    `name` goes before every id, because ids must be unique in the page. `tips`: SVG group -> for each of its markers,
+    what it shows when the mouse is over it, and the address that it leads to. An empty description hides the element
+    from screen readers.
     """
     root = _root(figure, transparent=True)
     if description:
@@ -55,10 +61,18 @@ def inline(figure: Figure, name: str, description: str, tips: Mapping[str, Seque
                 for pattern, replacement in _FROM_PAGE:
                     value = pattern.sub(replacement, value)
                 element.set(key, value)
-    for group, texts in (tips or {}).items():
-        markers = root.findall(f".//{{{_SVG}}}g[@id='{name}-{group}']//{{{_SVG}}}use")
-        for marker, text in zip(markers, texts, strict=True):
+    for group, pairs in (tips or {}).items():
+        parents = [
+            (parent, child)
+            for parent in root.findall(f".//{{{_SVG}}}g[@id='{name}-{group}']//{{{_SVG}}}use/..")
+            for child in list(parent)
+            if child.tag == f"{{{_SVG}}}use"
+        ]
+        for (parent, marker), (text, address) in zip(parents, pairs, strict=True):
             ET.SubElement(marker, f"{{{_SVG}}}title").text = text
+            link = ET.Element(f"{{{_SVG}}}a", {"href": address, "aria-label": text})
+            parent[list(parent).index(marker)] = link
+            link.append(marker)
     for element in root.iter():  # lines between elements are most of what is not needed
         element.tail = None
         if element.text and not element.text.strip():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,6 +21,18 @@ def render(template: str, **values: Any) -> Markup:
 def asset(name: str) -> Markup:
     """The page's style or script, from beside this module; it is our own text and goes into the page as it is."""
     return Markup((_ROOM / name).read_text(encoding="utf-8"))
+
+
+def script() -> Markup:
+    """The page's script: the files in scripts/ in the order of their names, inside one function."""
+    files = sorted((_ROOM / "scripts").glob("*.js"))
+    body = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return Markup(f'(async () => {{\n"use strict";\n{body}\n}})();')
+
+
+def samples_link(**filters: str | int) -> str:
+    """The address inside the page of the samples that `filters` choose; scripts/state.js says which there are."""
+    return "#samples?" + urlencode(filters, quote_via=quote)
 
 
 @cache

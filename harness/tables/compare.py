@@ -55,10 +55,11 @@ def compare(
         for line in (line for line in main if line.context == name):
             out += _verdict(store, again, line, baseline, candidate)
         out += [f"  {text}" for text in _curves(store, name, baseline, candidate)] + [""]
-    out.append(_count(main, candidate, "comparisons", families[0]))
+    out.append(count_sentence(main, candidate, "comparisons", families[0]))
     if single:
         out.append(
-            _count(single, candidate, "single tasks", families[1]) + " `gatedeval table RUN --style delta` shows each."
+            count_sentence(single, candidate, "single tasks", families[1])
+            + " `gatedeval table RUN --style delta` shows each."
         )
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
@@ -73,7 +74,7 @@ def compare(
 
 def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candidate: str) -> list[str]:
     """One comparison: the sentence, the interval over other tasks, and the rerun noise where it is known."""
-    out = [f"  {_sentence(line, baseline, candidate)}"]
+    out = [f"  {sentence(line, baseline, candidate)}"]
     if line.comparison.clustered is not None:
         out.append(f"    {clusters_title(line.shown)}: {interval_text(*line.comparison.clustered)}")
     if again is not None:
@@ -81,7 +82,7 @@ def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candi
     return out
 
 
-def _count(family: list[Line], candidate: str, what: str, tested: str) -> str:
+def count_sentence(family: list[Line], candidate: str, what: str, tested: str) -> str:
     won = sum(x.comparison.significant and x.comparison.difference > 0 for x in family)
     lost = sum(x.comparison.significant and x.comparison.difference < 0 for x in family)
     return (
@@ -90,7 +91,7 @@ def _count(family: list[Line], candidate: str, what: str, tested: str) -> str:
     )
 
 
-def _name(line: Line) -> str:
+def line_name(line: Line) -> str:
     """ "RULER vt at 4K": benchmark, task unless the line is about the whole, mode and length."""
     name, mode = line.shown.title, line.shown.mode(line.metric)
     if not line.whole and line.task != line.benchmark:
@@ -100,7 +101,7 @@ def _name(line: Line) -> str:
     return name + (f" at {length_title(line.length)}" if line.length else "")
 
 
-def _sentence(line: Line, baseline: str, candidate: str) -> str:
+def sentence(line: Line, baseline: str, candidate: str) -> str:
     c = line.comparison
     if c.significant:
         verdict = f"{candidate if c.difference > 0 else baseline} is better"
@@ -109,7 +110,7 @@ def _sentence(line: Line, baseline: str, candidate: str) -> str:
     else:
         verdict = f"no difference shown ({_power(c)})"
     return (
-        f"{_name(line)}: {number_text(c.baseline, 2)} -> {number_text(c.candidate, 2)}, "
+        f"{line_name(line)}: {number_text(c.baseline, 2)} -> {number_text(c.candidate, 2)}, "
         f"{number_text(c.difference, 2, signed=True)} {interval_text(c.low, c.high)}, "
         f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {counted(c.samples, 'sample')}, {c.gained} gained, "
         f"{c.lost} lost): {verdict}"

@@ -107,6 +107,15 @@ def headlines(found: list[Line]) -> list[Line]:
     return [x for x in found if x.whole or (x.context, x.benchmark, x.length) not in wholes]
 
 
+def task_marks(found: list[Line]) -> dict[tuple[str, str, int], str]:
+    """(context, task, length) -> "▲" or "▼", of the single tasks whose difference is significant after adjustment.
+
+    A benchmark of one task counts: its comparison is the headline and the task's own at once.
+    """
+    single = (line for line in found if not line.whole and line.comparison.significant)
+    return {(line.context, line.task, line.length): line.comparison.mark for line in single}
+
+
 def _groups(store: Store, model: str, context: str) -> Iterator[list[Cell]]:
     """The baseline's cells of one context, by benchmark and length."""
     groups: dict[tuple[str, int], list[Cell]] = {}

@@ -26,7 +26,8 @@ DEPTHS = 10  # rows of a needle grid
 class Curve:
     """The mean over tasks at every length for one model and context; only lengths that have it.
 
-    `lengths` in tokens, ascending; `scores` and the ends of their 95% intervals, `lows` and `highs`, on 0-100.
+    `lengths` in tokens, ascending; `scores` and the ends of their 95% intervals, `lows` and `highs`, on 0-100;
+    `counts`: samples per task, the smallest number where tasks differ.
     """
 
     model: str
@@ -35,6 +36,7 @@ class Curve:
     scores: list[float]
     lows: list[float]
     highs: list[float]
+    counts: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Grid:
     counts: np.ndarray
     model: str = ""
     context: str = ""
+    baseline: str = ""  # of a difference: the model that it is from
 
 
 def scored_over_length(store: Store) -> str | None:
@@ -74,7 +77,7 @@ def curves(store: Store) -> list[Curve]:
 
 
 def _curve(store: Store, benchmark: str, model: str, context: str) -> Curve:
-    curve = Curve(model=model, context=context, lengths=[], scores=[], lows=[], highs=[])
+    curve = Curve(model=model, context=context, lengths=[], scores=[], lows=[], highs=[], counts=[])
     for length in lengths_of(store, benchmark):
         cells = [Cell(model, context, benchmark, task, length) for task in tasks_of(store, benchmark)]
         if not any(cell in store.cells for cell in cells):
@@ -85,6 +88,7 @@ def _curve(store: Store, benchmark: str, model: str, context: str) -> Curve:
             curve.scores.append(average.value)
             curve.lows.append(100 * average.interval.low)
             curve.highs.append(100 * average.interval.high)
+            curve.counts.append(min(len(store.scores(cell).ids) for cell in average.cells))
     return curve
 
 
@@ -155,6 +159,9 @@ def difference_grid(a: Grid, b: Grid) -> Grid:
         columns=a.columns,
         values=b.values - a.values,
         counts=np.minimum(a.counts, b.counts),
+        model=b.model,
+        context=a.context,
+        baseline=a.model,
     )
 
 
@@ -181,4 +188,5 @@ def needle_grid(store: Store, model: str, context: str, task: str, bins: int = D
     with np.errstate(invalid="ignore"):
         values = np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
     rows = [f"{100 * i // bins}–{100 * (i + 1) // bins}%" for i in range(bins)]  # noqa: RUF001  # a range's dash
-    return Grid(title=f"{model}, {context}", rows=rows, columns=lengths, values=values, counts=counts)
+    title = f"{model}, {context}"
+    return Grid(title=title, rows=rows, columns=lengths, values=values, counts=counts, model=model, context=context)

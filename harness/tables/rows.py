@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from harness.store import Store
 from harness.tables.aggregates import Aggregate
@@ -22,6 +23,7 @@ class Row:
 
 
 Compared = dict[tuple[str, str, int], Comparison]  # (model, context, number of the measure)
+_DECLARED: WeakKeyDictionary[Store, dict[str | None, list[tuple[Comparison, str | None]]]] = WeakKeyDictionary()
 
 
 # ------------------------------------------------------------------------------------------------- rows and columns
@@ -53,7 +55,17 @@ def _value(store: Store, measure: Measure, model: str, context: str, setting: di
 
 
 def declared_comparisons(store: Store, baseline: str | None = None) -> list[tuple[Comparison, str | None]]:
-    """The run's declared family: every comparison of its table, adjusted, with its metric (None: the headline)."""
+    """The run's declared family: every comparison of its table, adjusted, with its metric (None: the headline).
+
+    Computed once for each `store` and baseline: a report asks for it with every pair of models.
+    """
+    known = _DECLARED.setdefault(store, {})
+    if baseline not in known:
+        known[baseline] = _declared(store, baseline)
+    return known[baseline]
+
+
+def _declared(store: Store, baseline: str | None) -> list[tuple[Comparison, str | None]]:
     measures = measures_of(store, False, None)
     rows = rows_of(store, contexts_of(store), measures)
     compared, _ = compare_rows(store, measures, rows, baselines_of(store, baseline, [key_of(row) for row in rows]))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import base64
 import gzip
-import itertools
 import json
 import re
-import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,13 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.figures.colours import DIFFERENCES, SCORES, blend, text_colour
+from harness.figures.colours import DIFFERENCES, MODELS, MODELS_DARK, SCORES, blend, text_colour
 from harness.report import report, write_report
+from harness.report.excerpts import options_of, prompt_parts
+from harness.report.facts import duration
 from harness.report.heat import heat_table
+from harness.report.pairs import pair_counts
 from harness.report.samples import browser_data
+from harness.report.verdict import verdicts
 from harness.store import Store
-from harness.store.files import to_line
+from harness.tables import table5
+from harness.tables.compare import compare
+from harness.tables.comparisons import lines
 from harness.tables.curves import Grid, curves, difference_grid, grids_of, needle_grid, task_grid
+from harness.tables.frames import ordered_cells
 from harness.types import Cell, GatedevalError
 from tasks.ruler.protocol import TASKS as RULER_TASKS
 from tests.support.sample_runs import answer, config, sample, table5_cells, write_run
@@ -60,15 +64,21 @@ def unpack(text: str) -> dict[str, Any]:
 
 def test_the_page_holds_every_part_and_every_sample(run: Path) -> None:
     page = report(Store.read(run))
-    for part in ("comparison", "curves", "tasks", "needles", "samples"):
+    for part in ("verdict", "comparison", "curves", "tasks", "needles", "pairs", "samples"):
         assert f'<section id="{part}">' in page
         assert f'href="#{part}"' in page
     data = unpack(page.split('id="data">')[1].split("</script>")[0])
     store = Store.read(run)
-    assert len(data["rows"]) == 12 * len(store.cells) == len(data["texts"])
-    row = next(r for r in data["rows"] if data["cells"][r[0]][3:] == ["niah_single_1", 4096] and r[1] == "5")
-    assert data["texts"][row[5]][0] == ["1005"]
-    assert data["texts"][row[5]][4] == ["... it is 1005. Next"]
+    assert [cell["key"] for cell in data["cells"]] == [cell.key for cell in ordered_cells(store)]
+    assert all(cell["ids"] == len(cell["answers"]) == 12 for cell in data["cells"])
+    assert sum(cell["ids"] for cell in data["cells"]) == len(data["answers"])
+    cell = next(c for c in data["cells"] if (c["task"], c["length"]) == ("niah_single_1", 4096))
+    references, parts, options, depth = data["questions"][cell["questions"][5]]
+    assert references == ["1005"]
+    assert ["needle", "... it is 1005. Next"] not in parts, "it begins and ends between words"
+    assert parts == [["head", "Some"], ["needle", "it is 1005."], ["tail", "is it?"]]
+    assert (options, depth) == ([], pytest.approx(5 / 12))
+    assert len(data["questions"]) < len(data["answers"]), "the models' common texts are there once"
 
 
 class Elements(HTMLParser):
@@ -112,7 +122,8 @@ def test_references_inside_the_page_are_unique_and_lead_somewhere(run: Path) -> 
     ids = page.ids()
     assert len(ids) == len(set(ids)), "several figures in one page keep their parts apart"
     links = [str(v)[1:] for _, attributes in page.found for k, v in attributes.items() if k.endswith("href")]
-    assert set(links + re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
+    places = {link.split("?")[0] for link in links}
+    assert places | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(ids)
 
 
 def test_the_same_run_gives_the_same_page(run: Path) -> None:
@@ -123,14 +134,15 @@ def test_charts_say_their_numbers_and_take_the_colours_of_the_page(run: Path) ->
     store = Store.read(run)
     page = Elements(report(store))
     charts = [a for tag, a in page.found if tag == "svg" and (a.get("aria-label") or "").startswith("RULER, ")]
-    assert len(charts) == 2, "one per context"
+    assert len(charts) == 4, "one per context, over the range of the data and over 0-100"
     for curve in curves(store):
         label = next(
             a["aria-label"] or "" for a in charts if (a["aria-label"] or "").startswith(f"RULER, {curve.context}")
         )
         assert f"{curve.model}: 4K {curve.scores[0]:.1f}, 8K {curve.scores[1]:.1f}" in label
         low, high = curve.lows[0], curve.highs[0]
-        assert f"{curve.model}, 4K: {curve.scores[0]:.2f} [{low:.2f}, {high:.2f}]" in page.texts, "shown on hovering"
+        tip = f"{curve.model}, 4K: {curve.scores[0]:.2f} [{low:.2f}, {high:.2f}], 12 samples per task"
+        assert tip in page.texts, "shown on hovering"
     styles = [a.get("style") or "" for _, a in page.found]
     assert any("currentColor" in style for style in styles)
     assert not [style for style in styles if "#1a1a1a" in style], "dark text on a dark page"
@@ -184,7 +196,10 @@ def test_every_model_is_mapped_against_the_first_of_its_context(tmp_path: Path) 
         list(grids_of(store, "nobody"))
     page = report(store)
     assert page.count("minus a, YaRN") == 2
-    assert re.search(r'<td class="text">a</td><td class="text">YaRN</td><td>(&lt; 4K|4K|8K)</td><td>[\d.]+</td>', page)
+    pattern = (
+        r'<td class="text">a</td><td class="text">YaRN</td><td class="text">4K to 8K</td><td>(below 4K|4K|8K)</td>'
+    )
+    assert re.search(pattern + r"(<td>[\d.]+</td>){4}</tr>", page), "mean height, average, both weighted averages"
 
 
 def test_unequal_sample_counts_stand_over_the_columns() -> None:
@@ -211,15 +226,33 @@ def test_a_missing_field_is_a_dash_and_never_a_colour() -> None:
 
 
 def test_text_can_be_read_on_every_colour() -> None:
+    for scale in (SCORES, DIFFERENCES):
+        for i in range(101):
+            colour = blend(scale, i / 100)
+            ink = (255, 255, 255) if text_colour(colour) == "#fff" else (0, 0, 0)
+            assert contrast(colour, ink) >= 4.5, "WCAG AA"
+
+
+def test_every_model_has_one_colour_that_can_be_seen() -> None:
+    for colours, page in ((MODELS, "#ffffff"), (MODELS_DARK, "#14171b")):
+        assert len(set(colours)) == len(MODELS)
+        for colour in colours:
+            assert contrast(rgb(colour), rgb(page)) >= 3, colour
+
+
+def rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour[1:]))
+
+
+def contrast(a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    """The contrast ratio of two colours, as WCAG defines it."""
+
     def luminance(c: tuple[int, ...]) -> float:
         linear = [(v / 255) / 12.92 if v <= 10 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in c]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    for scale in (SCORES, DIFFERENCES):
-        for i in range(101):
-            colour = blend(scale, i / 100)
-            a, b = luminance(colour), 1.0 if text_colour(colour) == "#fff" else 0.0
-            assert (max(a, b) + 0.05) / (min(a, b) + 0.05) >= 4.5, "WCAG AA"
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
 
 
 def test_an_empty_run_has_a_report(tmp_path: Path) -> None:
@@ -227,223 +260,187 @@ def test_an_empty_run_has_a_report(tmp_path: Path) -> None:
     Store.open(tmp_path / "r", {"config": settings}, cells=table5_cells(settings)).finish()
     page = report(Store.read(tmp_path / "r"))
     assert 'id="curves"' not in page
-    assert unpack(page.split('id="data">')[1].split("</script>")[0])["rows"] == []
+    data = unpack(page.split('id="data">')[1].split("</script>")[0])
+    assert {cell["ids"] for cell in data["cells"]} == {0}
+    assert 'id="pairs"' not in page
 
 
 def test_texts_are_given_up_before_scores(run: Path) -> None:
     store = Store.read(run)
-    packed, samples, rows, texts = browser_data(store, budget=10_000)
+    packed, samples, rows, texts = browser_data(store, budget=14_000)
     data = unpack(packed)
-    assert len(packed) <= 10_000
-    assert samples == rows == len(data["rows"]) == 12 * len(store.cells)
-    assert 0 < texts == len(data["texts"]) < samples
-    assert {r[5] for r in data["rows"]} == {-1, *range(texts)}
-    seen: dict[Any, set[Any]] = {}
-    for r in data["rows"]:
-        seen.setdefault((*data["cells"][r[0]][1:], r[1]), set()).add(r[2])
-    shown = [len(seen[(*data["cells"][r[0]][1:], r[1])]) > 1 for r in data["rows"] if r[5] >= 0]
+    assert len(packed) <= 14_000
+    assert samples == rows == sum(c["ids"] for c in data["cells"]) == 12 * len(store.cells)
+    assert 0 < texts == len(data["answers"]) < samples
+    assert sorted(i for c in data["cells"] for i in c["answers"] if i >= 0) == list(range(texts))
+    scores: dict[Any, set[Any]] = {}
+    for cell in data["cells"]:
+        for id, score in enumerate(cell["scores"][0]):
+            scores.setdefault((cell["context"], cell["task"], cell["length"], id), set()).add(score)
+    shown = [
+        any(len(scores.get((context, c["task"], c["length"], id), ())) > 1 for context in ("8k", "YaRN"))
+        for c in data["cells"]
+        for id, text in enumerate(c["answers"])
+        if text >= 0
+    ]
     assert np.mean(shown) > 0.9, "those on which the models disagree come first"
 
 
 def test_scores_are_given_up_where_they_alone_do_not_fit(run: Path) -> None:
     store = Store.read(run)
-    packed, samples, rows, texts = browser_data(store, budget=4_000)
+    packed, samples, rows, texts = browser_data(store, budget=3_600)
     data = unpack(packed)
-    assert len(packed) <= 4_000
-    assert 100 < rows == len(data["rows"]) < samples == 12 * len(store.cells)
-    assert texts == len(data["texts"])
+    assert len(packed) <= 3_600
+    counts = [c["ids"] if isinstance(c["ids"], int) else len(c["ids"]) for c in data["cells"]]
+    assert 100 < rows == sum(counts) < samples == 12 * len(store.cells)
+    assert texts == len(data["answers"])
 
 
-@pytest.mark.slow
-def test_the_full_grid_stays_under_five_megabytes(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz"), 7)) for _ in range(30_000)]
-    settings = config(lengths=[4096 << i for i in range(6)])
-    settings["contexts"] = [{"label": "YaRN", "max_length": 131072}]
-    settings["benchmarks"] = settings["benchmarks"][:1]
-    cells: dict[Cell, int | None] = {
-        Cell(m["label"], "YaRN", "ruler", t, n): 500
-        for m in settings["models"]
-        for n in settings["benchmarks"][0]["lengths"]
-        for t in RULER_TASKS
-    }
-    with Store.open(tmp_path / "r", {"config": settings}, cells=cells) as store:
-        for cell in cells:
-            store.samples_path(cell).write_bytes(
-                b"".join(
-                    to_line(asdict(replace(answer(cell, i, 0.7), response=" ".join(rng.choice(words, 60)))))
-                    for i in range(500)
-                )
-            )
-    assert write_report(tmp_path / "r").stat().st_size < 5_000_000
+# ---------------------------------------------------------------------------------------- verdict, table, pairs
 
 
-# ------------------------------------------------------------------------------------------- in a real browser
+def test_the_verdict_is_the_sentence_of_compare(run: Path) -> None:
+    found, untold = verdicts(Store.read(run))
+    assert not untold
+    assert [(v.baseline, v.candidate) for v in found] == [("baseline", "<b>gated</b>")]
+    told = " ".join(compare(run, listed=0).split())
+    for text in [*found[0].sentences, *found[0].counts]:
+        words = re.sub(r"^The largest difference: ", "", text).split(", ", 1)[-1].removesuffix(".")
+        assert words.removesuffix(" `--style delta` shows each") in told
+    page = report(Store.read(run))
+    assert page.index('<section id="verdict">') < page.index('<section id="comparison">')
+    assert page.count('<i class="dot"') == len(found[0].rows)
 
 
-@pytest.fixture(scope="module")
-def browser(run: Path) -> Iterator[Any]:
-    """Debian's chromium, headless, with the report open from file://."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs the package selenium to drive a browser")
-    chrome, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chrome is None or driver is None:
-        pytest.skip("needs a browser: Debian's packages chromium and chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chrome
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield opened
-    opened.quit()
-
-
-@pytest.fixture
-def page(browser: Any, run: Path) -> Any:
-    browser.get(write_report(run).as_uri())
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(browser, 20).until(lambda b: " samples, page " in b.find_element("id", "status").text)
-    return browser
-
-
-def status(page: Any) -> int:
-    return int(page.find_element("id", "status").text.split(" of ")[0].replace(",", ""))
-
-
-def choose(page: Any, id: str, value: str) -> None:
-    page.execute_script(
-        "const e = document.getElementById(arguments[0]); e.value = arguments[1]; "
-        "e.dispatchEvent(new Event('input', {bubbles: true}))",
-        id,
-        value,
+def test_the_verdict_says_who_is_better_and_by_how_much(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "r", config(lengths=(4096, 8192)), n=60, skill=lambda c: 0.95 if c.model == "gated" else 0.3
     )
+    verdict = verdicts(Store.read(run))[0][0]
+    assert re.fullmatch(
+        r"Of \d+ comparisons with baseline, gated is better in \d+ \(by \d+\.\d to \d+\.\d points\)\.", verdict.lead
+    )
+    assert set(verdict.marks.values()) == {"▲"}
+    assert "▲</b></a>" in report(Store.read(run)), "the map marks what is significant"
 
 
-def unfold(page: Any) -> None:
-    """Open the first sample and wait for its texts: the browser tells of the opening a moment later."""
-    from selenium.webdriver.support.ui import WebDriverWait
+def test_the_table_has_the_numbers_and_marks_of_the_terminal(run: Path) -> None:
+    page = report(Store.read(run)).split('<table class="main"')[1].split("</table>")[0]
+    text = [t.strip() for t in Elements(page).texts if t.strip()]
+    table = table5(Store.read(run))
+    for row in table.rows:
+        for entry in row[2:]:
+            assert entry.number in text
+            assert not entry.marks or entry.marks in text
+    sections = re.findall(r"<b>(.*?)</b> <span>(.*?)</span>", page)
+    assert sections == [
+        ("8k", "RoPE base 1,000,000; at most 8,192 tokens of prompt and answer."),
+        (
+            "YaRN",
+            "RoPE base 1,000,000; YaRN factor 4 over 32,768 original tokens; "
+            "at most 32,768 tokens of prompt and answer.",
+        ),
+    ]
+    assert page.count('class="swatch" style="background:var(--m1)"') == 2, "one colour per model, in every context"
 
-    page.find_element("css selector", "#list summary").click()
-    WebDriverWait(page, 10).until(lambda b: b.find_elements("css selector", "#list details > div"))
 
-
-def test_it_loads_without_complaint_and_loads_nothing(page: Any) -> None:
-    assert page.get_log("browser") == []
-    assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
-    assert len(page.find_elements("css selector", "#list details")) == 50
-
-
-def test_filters_find_what_they_say(page: Any, run: Path) -> None:
+def test_pairs_are_counted_as_compare_counts_them(run: Path) -> None:
     store = Store.read(run)
-    choose(page, "f-model", "baseline")
-    assert status(page) == 12 * sum(c.model == "baseline" for c in store.cells)
-    choose(page, "f-task", "vt")
-    choose(page, "f-length", "8192")
-    assert status(page) == 24
-    choose(page, "f-context", "YaRN")
-    choose(page, "f-outcome", "wrong")
-    scores = store.scores(Cell("baseline", "YaRN", "ruler", "vt", 8192)).scores
-    assert status(page) == int((scores != 1).sum())
-    choose(page, "f-outcome", "right")
-    assert status(page) == int((scores == 1).sum())
-    choose(page, "f-outcome", "")
-    page.find_element("id", "f-disagree").click()
-    other = store.scores(Cell("<b>gated</b>", "YaRN", "ruler", "vt", 8192)).scores
-    assert status(page) == int((scores != other).sum())
-    page.find_element("id", "f-disagree").click()
-    page.find_element("id", "f-text").send_keys("It is 1007")
-    assert status(page) == 1
-    assert "baseline / YaRN / vt at 8K, sample 7" in page.find_element("id", "list").text
+    cells = ordered_cells(store)
+    counted = {(cells[i], cells[j], metric): row for i, j, metric, *row in pair_counts(store)}
+    a, b = (Cell(m, "YaRN", "ruler", "vt", 8192) for m in ("baseline", "<b>gated</b>"))
+    x, y = store.scores(a).scores, store.scores(b).scores
+    gained, lost, right, wrong, points = counted[a, b, 0]
+    assert (gained, lost) == (int((y > x).sum()), int((y < x).sum()))
+    assert (right, wrong) == (int(((x == 1) & (y == 1)).sum()), int(((x == y) & (x < 1)).sum()))
+    assert gained + lost + right + wrong == 12
+    assert points == pytest.approx(100 * (y - x).mean(), abs=0.051)
+    found, _ = lines(store, "baseline", "<b>gated</b>")
+    (line,) = (x for x in found if (x.context, x.task, x.length) == ("YaRN", "vt", 8192))
+    assert (line.comparison.gained, line.comparison.lost) == (gained, lost)
+    assert (a, Cell("baseline", "8k", "ruler", "vt", 8192), 0) in counted or (
+        Cell("baseline", "8k", "ruler", "vt", 8192),
+        a,
+        0,
+    ) in counted, "one model under two context settings is a pair too"
+    assert all((p.model == q.model) != (p.context == q.context) for p, q, _ in counted)
 
 
-def test_an_evil_response_stays_text(page: Any) -> None:
-    page.find_element("id", "f-text").send_keys("window.evil")
-    assert status(page) > 0
-    unfold(page)
-    shown = page.find_element("id", "list").text
-    assert EVIL in shown
-    assert page.execute_script("return window.evil === undefined")
-    assert page.find_elements("css selector", "img") == []
-    assert page.get_log("browser") == []
+def test_other_prompts_are_no_pair_but_a_reason(tmp_path: Path) -> None:
+    cells = [Cell(m, "c", "ruler", "vt", 4096) for m in ("a", "b")]
+    with Store.open(tmp_path / "r", {}, cells=dict.fromkeys(cells, 1)) as store:
+        for cell in cells:
+            store.append(cell, sample(0, {"score": 1.0}, prompt=f"prompt of {cell.model}"))
+        store.finish()
+        ((*_, reason),) = pair_counts(store)
+    assert "were asked different things" in reason
+    assert "were asked different things" in report(Store.read(tmp_path / "r"))
 
 
-def test_the_needle_is_marked(page: Any) -> None:
-    choose(page, "f-task", "niah_single_1")
-    page.find_element("id", "f-text").send_keys("It is 1007")
-    unfold(page)
-    marks = [m.text for m in page.find_elements("css selector", "#list mark")]
-    assert marks
-    assert set(marks) == {"1007"}
-    assert "it is 1007. Next" in page.find_element("id", "list").text
+# ---------------------------------------------------------------------------------------- prompts and options
 
 
-def test_the_keyboard_alone_is_enough(page: Any) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    first = page.find_element("css selector", "#list summary").text
-    page.find_element("id", "next").send_keys(Keys.ENTER)
-    assert page.find_element("css selector", "#list summary").text != first
-    page.find_element("id", "previous").send_keys(Keys.SPACE)
-    assert page.find_element("css selector", "#list summary").text == first
-    page.find_element("css selector", "#list summary").send_keys(Keys.ENTER)
-    assert page.find_element("css selector", "#list details").get_attribute("open") is not None
-    labelled = page.execute_script("return [...document.querySelectorAll('select, input')].every(e => e.labels.length)")
-    assert labelled, "every control has a name for a screen reader"
+def prompt(**parts: Any) -> Any:
+    return sample(0, {"score": 1.0}, **{"prompt": parts})
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_sticks_out_of_the_window(page: Any, width: int) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500},
+@pytest.mark.parametrize("length", [20, 300, 310, 450, 599, 600])
+def test_parts_of_a_prompt_never_overlap(length: int) -> None:
+    words = " ".join(f"word{i}" for i in range(200))
+    text = words[:length]
+    stored = {"head": text[:300], "tail": text[-300:] if len(text) > 300 else "", "needles": []}
+    parts = prompt_parts(replace(sample(0, {"score": 1.0}), extra={"prompt": stored}))
+    assert "".join(p for _, p in parts) == text if length < 580 else len(parts) <= 2
+    if length < 580:
+        assert [kind for kind, _ in parts] == ["prompt"], "all of it is there"
+
+
+def test_parts_of_a_prompt_are_cut_between_words() -> None:
+    words = [f"word{i}" for i in range(4000)]
+    text = " ".join(words)
+    at = text.index("word2000")
+    stored = {
+        "head": text[:300],
+        "tail": text[-300:],
+        "needles": [text[at - 33 : at + 57], text[at - 33 : at + 57], text[:40], text[at + 30 : at + 120]],
+    }
+    parts = prompt_parts(replace(sample(0, {"score": 1.0}), extra={"prompt": stored}))
+    assert [kind for kind, _ in parts] == ["head", "needle", "tail"], "what another part shows is not repeated"
+    for _, part in parts:
+        assert part in text
+        assert set(part.split()) <= set(words), "no half words"
+    assert "word2000" in parts[1][1]
+
+
+def test_options_are_worded_as_in_the_prompt() -> None:
+    stored = {"head": "Which is a drink?\nA. storm\nB. mill\nC. milk\nAnswer:", "tail": "", "needles": []}
+    choice = replace(
+        sample(0, {"acc": 1.0}, finish_reason="choose"), extra={"prompt": stored, "options": [" A", " B", " C"]}
     )
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert options_of(choice) == ["A. storm", "B. mill", "C. milk"]
+    assert options_of(replace(choice, extra={"options": [" a whole sentence", " another"]})) == [
+        "a whole sentence",
+        "another",
+    ]
 
 
-LABELS = """
-const boxes = [...document.querySelectorAll('figure svg')].map(svg => {
-  const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-  return [...svg.querySelectorAll('text')].map(t => {
-    const b = t.getBoundingClientRect();
-    return [t.textContent, b.left, b.right, b.top, b.bottom, scale * parseFloat(getComputedStyle(t).fontSize)];
-  });
-});
-return boxes;
-"""
+def test_facts_in_words() -> None:
+    assert [duration(s) for s in (12, 160, 11100)] == ["12 s", "2 min 40 s", "3 h 5 min"]
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_labels_of_charts_can_be_read(page: Any, width: int) -> None:
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    charts = page.execute_script(LABELS)
-    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert charts
-    for labels in charts:
-        assert min(label[5] for label in labels) >= 11, "pixels"
-        for (a, *at, _), (b, *other, _) in itertools.combinations(labels, 2):
-            apart = at[1] <= other[0] or other[1] <= at[0] or at[3] <= other[2] or other[3] <= at[2]
-            assert apart, f"{a} and {b} overlap"
+def test_the_report_has_the_names_that_the_run_chose(tmp_path: Path) -> None:
+    settings = config(lengths=(4096, 8192), tasks=("vt",), table={"rename": {"gated": "SDPA gate"}, "lengths": [8192]})
+    page = report(Store.read(write_run(tmp_path / "r", settings, n=3)))
+    data = unpack(page.split('id="data">')[1].split("</script>")[0])
+    assert data["models"] == ["baseline", "SDPA gate"]
+    assert {cell["model"] for cell in data["cells"]} == {"baseline", "SDPA gate"}
+    assert "SDPA gate</th>" in page
+    assert "<th>8K</th>" in page
+    assert "<th>4K</th>" not in page.split("</table>")[0]
 
 
-def test_charts_follow_a_dark_page(page: Any) -> None:
-    look = "const t = document.querySelector('figure svg text'); return getComputedStyle(t).fill;"
-    colours = []
-    for scheme in ("light", "dark"):
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-        colours.append(sum(map(int, re.findall(r"\d+", page.execute_script(look))[:3])))
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert colours[0] < 3 * 80, "dark text on a light page"
-    assert colours[1] > 3 * 175, "light text on a dark page"
-
-
-def test_pages_of_a_written_run_also_open(browser: Any, tmp_path: Path) -> None:
-    run = write_run(tmp_path / "plain", config(models=("only",), lengths=(4096,), tasks=("vt",)), n=3)
-    browser.get(write_report(run).as_uri())
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(browser, 20).until(lambda b: " samples, page " in b.find_element("id", "status").text)
-    assert browser.get_log("browser") == []
+def test_a_transposed_table_stays_a_table(tmp_path: Path) -> None:
+    settings = config(lengths=(4096,), tasks=("vt",), table={"transpose": True})
+    page = report(Store.read(write_run(tmp_path / "r", settings, n=3)))
+    section = page.split('<section id="comparison">')[1].split("</section>")[0]
+    assert "RULER 1/13 4K" in section
