@@ -62,7 +62,7 @@ for command in (
     demo.demo,
     evaluate.run, evaluate.plan, evaluate.sweep, probing.probe,
     checkpoints.check, checkpoints.twin, checkpoints.make_tiny,
-    results.table, results.figures, results.compare, results.report,
+    results.table, results.figures, results.compare, results.report, results.view,
     results.runs, results.merge, results.rebuild, results.import_, exchange.export,
     ruler.ruler, ruler.data,
 ):  # fmt: skip

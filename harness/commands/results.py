@@ -1,7 +1,8 @@
-"""The commands that read run directories: table, figures, compare, report, runs, merge, rebuild, import."""
+"""The commands that read run directories: table, figures, compare, report, view, runs, merge, rebuild, import."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,21 @@ def _renaming(text: str) -> tuple[str, str]:
 @click.option("--format", "-f", "formats", multiple=True, metavar="F,F", help="svg, png, pdf (default: all).")
 @click.option("--baseline", help="Label of the baseline.")
 @click.option("--candidate", help="Label of the model to compare with it.")
+@click.option("--full-scale", is_flag=True, help="Draw curves over 0-100 instead of the range of the data.")
 def figures(
-    run: Path, output: Path | None, formats: tuple[str, ...], baseline: str | None, candidate: str | None
+    run: Path,
+    output: Path | None,
+    formats: tuple[str, ...],
+    baseline: str | None,
+    candidate: str | None,
+    full_scale: bool,
 ) -> None:
     """Draw RUN's figures: score over length, tasks by length, the difference of two models."""
     from harness.figures import FORMATS as every
     from harness.figures import save_figures
 
     chosen = [part.strip() for text in formats for part in text.split(",") if part.strip()]
-    for path in save_figures(run, output, chosen or every, baseline=baseline, candidate=candidate):
+    for path in save_figures(run, output, chosen or every, baseline=baseline, candidate=candidate, full=full_scale):
         print(path)
 
 
@@ -115,6 +122,28 @@ def report(run: Path, output: Path | None, baseline: str | None, candidate: str 
     from harness.report import write_report
 
     print(write_report(run, output, baseline=baseline, candidate=candidate))
+
+
+@click.command()
+@click.argument("folder", type=PATH, default=Path("results"))
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on (default: a free one).")
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in the web browser.")
+def view(folder: Path, port: int, browser: bool) -> None:
+    """Browse the runs below FOLDER: states, scores, reports, and arms of any two runs compared. Ctrl-C ends it.
+
+    The page is served on this machine only (127.0.0.1).
+    """
+    import webbrowser
+
+    from harness.report.view import ADDRESS, server
+
+    with server(folder, port) as serving:
+        address = f"http://{ADDRESS}:{serving.server_port}/"
+        print(address, flush=True)
+        if browser:
+            webbrowser.open(address)
+        with contextlib.suppress(KeyboardInterrupt):
+            serving.serve_forever()
 
 
 @click.command()
