@@ -9,11 +9,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from harness.engine.requests import Prompt, SampleRequest
 from harness.figures.colours import DIFFERENCES, MODELS, MODELS_DARK, SCORES, blend, text_colour
 from harness.report import report, write_report
 from harness.report.excerpts import options_of, prompt_parts
@@ -22,6 +24,7 @@ from harness.report.heat import heat_table
 from harness.report.pairs import pair_counts
 from harness.report.samples import browser_data
 from harness.report.verdict import verdicts
+from harness.run.producing import _excerpt
 from harness.store import Store
 from harness.tables import table5
 from harness.tables.compare import compare
@@ -444,3 +447,22 @@ def test_a_transposed_table_stays_a_table(tmp_path: Path) -> None:
     page = report(Store.read(write_run(tmp_path / "r", settings, n=3)))
     section = page.split('<section id="comparison">')[1].split("</section>")[0]
     assert "RULER 1/13 4K" in section
+
+
+@pytest.mark.parametrize(("characters", "whole"), [(200, True), (600, True), (601, False), (5000, False)])
+def test_what_is_stored_of_a_prompt_is_whole_or_apart_and_between_words(characters: int, whole: bool) -> None:
+    words = [f"word{i}" for i in range(2000)]
+    text = " ".join(words)[:characters]
+    ids = list(range(400))
+    request = SampleRequest(id="0", label="x", prompt=text, extra={"ruler": {"evidence_tokens": [200]}})
+    tokenizer = SimpleNamespace(decode=lambda part: "d" + " ".join(words[i] for i in part) + " wo")
+    stored = _excerpt(SimpleNamespace(tokenizer=tokenizer), request, Prompt(key="0", ids=ids, max_tokens=8))  # type: ignore[arg-type]
+    if whole:
+        assert (stored["head"], stored["tail"]) == (text, "")
+    else:
+        assert text.startswith(stored["head"] + " ")
+        assert text.endswith(" " + stored["tail"])
+        assert len(stored["head"]) + len(stored["tail"]) <= 600
+    (needle,) = stored["needles"]
+    assert set(needle.split()) <= set(words), "no half words"
+    assert "word200" in needle.split()
