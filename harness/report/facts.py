@@ -57,7 +57,7 @@ def _short(store: Store) -> list[str]:
     return [
         f"{manifest.get('state', '')}, {samples}".removeprefix(", "),
         _time(manifest),
-        _hardware(manifest.get("hardware") or {}),
+        _hardware(store),
         ", ".join(f"{name} {versions[name]}" for name in _VERSIONS if name in versions),
         f"gatedeval {manifest['gatedeval']}" if manifest.get("gatedeval") else "",
         f"seed {manifest['seed']}" if manifest.get("seed") is not None else "",
@@ -86,10 +86,13 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _hardware(hardware: Mapping[str, Any]) -> str:
-    """The texts that the run recorded about its machine: CPU and GPU where it names them."""
-    named = [str(hardware[key]) for key in ("gpu", "gpus", "cpu") if hardware.get(key)]
-    return ", ".join(named) or " ".join(str(hardware[k]) for k in ("system", "machine") if hardware.get(k))
+def _hardware(store: Store) -> str:
+    """The devices that the engines ran on, as the line beneath a table has them; else the system's own words."""
+    start = "Hardware: "
+    lines = definition_lines(store, labels(store, "models"), [])
+    line = next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
+    machine = store.manifest.get("hardware") or {}
+    return line.partition(";")[0] or " ".join(str(machine[k]) for k in ("system", "machine") if machine.get(k))
 
 
 def _model(store: Store, label: str) -> ModelFacts:
