@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -20,6 +23,7 @@ from harness.store import Store
 from harness.tables import table5
 from harness.tables.comparisons import lines
 from harness.types import GatedevalError
+from tests.support import ROOT
 from tests.support.sample_runs import config, write_run
 
 
@@ -137,3 +141,15 @@ def test_a_folder_may_be_one_run_or_empty_but_must_exist(folder: Path, tmp_path:
         server(tmp_path / "nothing")
     with server(tmp_path) as taken, pytest.raises(GatedevalError, match="cannot listen on"):
         server(tmp_path, taken.server_port)
+
+
+@pytest.mark.extended
+def test_ctrl_c_ends_the_command(folder: Path) -> None:
+    command = [sys.executable, str(ROOT / "cli.py"), "view", str(folder), "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert "monday" in get(address)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
