@@ -6,6 +6,7 @@ compiled code does not call the hooks that measure.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from array import array
@@ -102,7 +103,7 @@ def run_probes(
     options: ProbeOptions,
     path: Path,
     say: Callable[[str], None],
-    engine_factory: Callable[..., Engine] = Engine,
+    engine_factory: Callable[..., Engine] | None = None,
 ) -> tuple[int, int, list[str]]:
     """Make the probes that are not stored yet: (probes made, probes found finished, failures).
 
@@ -111,6 +112,7 @@ def run_probes(
     Raises:
         GatedevalError: as `plan_probes`, or the run directory cannot be written.
     """
+    factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     probes, store = plan_probes(plan, options), Probes(path)
     pending = [p for p in probes if store.find(p.hash) is None]
     failures: list[str] = []
@@ -118,7 +120,7 @@ def run_probes(
     for label in dict.fromkeys(p.model for p in pending):
         mine = [p for p in pending if p.model == label]
         try:
-            for planned, result, maps in _of_model(plan, mine, say, engine_factory):
+            for planned, result, maps in _of_model(plan, mine, say, factory):
                 store.add(*_stored(plan, options, planned, result, maps))
                 made += 1
                 say(_line(planned, result))
@@ -149,6 +151,7 @@ def _of_model(
                     engine = factory(model, [setting], options)
             if engine.setting != setting:
                 engine.set_context(setting)
+            engine.self_check()
             for planned in (p for p in probes if p.setting == setting):
                 maps = probe(engine, planned.maps) if planned.maps else None
                 yield planned, probe(engine, planned.plan), maps
