@@ -82,7 +82,8 @@ class Request:
         """Tokens inside `length` that are neither prompt text nor answer."""
         if self.reserved is not None:
             return self.reserved
-        return len(self.tokenizer.prefix_ids) if self.profile == "fair" else 0
+        # A request is checked before its tokenizer is loaded, too (`generation.request_for`).
+        return len(getattr(self.tokenizer, "prefix_ids", ())) if self.profile == "fair" else 0
 
     @property
     def text_budget(self) -> int:

@@ -192,7 +192,7 @@ def test_samples_with_an_answer_are_cached_and_not_pending(tiny: Path, tmp_path:
     first = next(e for e in produce(made, all_cells(made)) if isinstance(e, SampleRequest) and e.id == "0")
     cell = first.cell
     assert cell is not None
-    stored = scored_sample(first, Completion("0", "no", 1, "stop", 0.1), False)
+    stored = scored_sample(first, Completion("0", "no", 1, "stop", 0.1), made.setup(cell.model))
     lines = [stored, dataclasses.replace(stored, id="1", hash="of another prompt")]
     file = tmp_path / "samples.jsonl"
     file.write_bytes(b"".join(to_line(dataclasses.asdict(line)) for line in lines))

@@ -10,7 +10,7 @@ import pytest
 from harness.benchmarks.protocol import Setup
 from harness.config import ContextSetting, Model
 from harness.engine.requests import SampleRequest
-from harness.run.setting import scored_sample
+from harness.run.scoring import scored_sample
 from tests.checkpoints import tokenizers as odd
 from tests.support.in_process import shared_engine
 from tests.support.odd_plans import accepted_plans, maker, requests_of

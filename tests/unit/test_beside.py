@@ -18,7 +18,7 @@ from harness.engine.requests import Completion
 from harness.export import export_run
 from harness.store import Store, import_predictions
 from harness.tables import table5, tasks_table
-from harness.tables.table5 import declared_comparisons
+from harness.tables.rows import declared_comparisons
 from harness.types import Cell, Sample
 from tasks.gsm8k.reading import METRIC, answer_of, normalised_match
 from tasks.ruler import TASKS, score, scores

@@ -97,8 +97,8 @@ def test_quiet_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = SimpleNamespace(check=lambda: None, cells={}, tokens={})
-    monkeypatch.setattr("harness.run.plan.build", lambda config: plan)
-    tally = SimpleNamespace(asked=1, reused=0, redone=0, sent_tokens=10, cached_tokens=5)
+    monkeypatch.setattr("harness.run.plan.build", lambda config, date: plan)
+    tally = SimpleNamespace(answered=1, reused=0, redone=0, rescored=0, relabelled=0, sent_tokens=10, cached_tokens=5)
     monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", tally))
     monkeypatch.setenv("GATEDEVAL_LOG", "")
     config: Any = SimpleNamespace(probe=None)

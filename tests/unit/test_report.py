@@ -454,9 +454,10 @@ def test_what_is_stored_of_a_prompt_is_whole_or_apart_and_between_words(characte
     words = [f"word{i}" for i in range(2000)]
     text = " ".join(words)[:characters]
     ids = list(range(400))
-    request = SampleRequest(id="0", label="x", prompt=text, extra={"ruler": {"evidence_tokens": [200]}})
+    sent = Prompt(key="0", ids=ids, max_tokens=8)
+    request = SampleRequest(id="0", label="x", prompt=text, request=sent, extra={"ruler": {"evidence_tokens": [200]}})
     tokenizer = SimpleNamespace(decode=lambda part: "d" + " ".join(words[i] for i in part) + " wo")
-    stored = _excerpt(SimpleNamespace(tokenizer=tokenizer), request, Prompt(key="0", ids=ids, max_tokens=8))  # type: ignore[arg-type]
+    stored = _excerpt(SimpleNamespace(tokenizer=tokenizer), request)  # type: ignore[arg-type]
     if whole:
         assert (stored["head"], stored["tail"]) == (text, "")
     else:

@@ -59,9 +59,12 @@ def survivors(folder: Path, method: str, prepare: str, owned: bool = True, wait:
     """Whether child and grandchild of a killed process are alive, `wait` seconds later or as soon as none is."""
     script = folder / "forks.py"
     script.write_text(textwrap.dedent(FORKS))
+    others = {
+        k: v for k, v in os.environ.items() if k != "GATEDEVAL_ENGINE_OF"
+    }  # an engine test of this process has set it
     with subprocess.Popen(
         [sys.executable, str(script), method, "owned" if owned else "free", prepare],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "VLLM_LOGGING_LEVEL": "ERROR"},
+        env={**others, "PYTHONPATH": str(ROOT), "VLLM_LOGGING_LEVEL": "ERROR"},
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
