@@ -8,11 +8,15 @@ so that log-probabilities spread over several nats and a wrong rotary table move
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tests.support import ROOT
 
 POSITIONS = 256
 """Native length of every family, tokens."""
@@ -87,6 +91,21 @@ def config_of(family: str) -> Any:
 
 def write(family: str, directory: Path, tokenizer: Callable[[Path], None] | None = None) -> Path:
     """Write a random checkpoint of `family` into `directory`. `tokenizer`: writes the tokenizer's files there."""
+    if "vllm.model_executor.models.transformers" in sys.modules:
+        # An engine of this process may have run the family through transformers. vLLM then has changed transformers'
+        # own class, which works inside an engine only.
+        code = "import sys, pathlib; from tests.checkpoints import families"
+        call = "families.write_model(sys.argv[1], pathlib.Path(sys.argv[2]))"
+        subprocess.run([sys.executable, "-c", f"{code}; {call}", family, str(directory)], cwd=ROOT, check=True)
+    else:
+        write_model(family, directory)
+    if tokenizer is not None:
+        tokenizer(directory)
+    return directory
+
+
+def write_model(family: str, directory: Path) -> None:
+    """Write config and random weights of `family` into `directory`."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -94,9 +113,6 @@ def write(family: str, directory: Path, tokenizer: Callable[[Path], None] | None
     model = AutoModelForCausalLM.from_config(config_of(family), dtype=torch.float32)
     model.generation_config.eos_token_id = 1
     model.save_pretrained(directory)
-    if tokenizer is not None:
-        tokenizer(directory)
-    return directory
 
 
 def logprobs(directory: Path, ids: Sequence[int], rope: Mapping[str, Any] | None = None) -> np.ndarray:
