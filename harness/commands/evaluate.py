@@ -59,10 +59,16 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
     from harness.run.plan import build
     from harness.run.plan_text import render
 
-    built = build(load_config(config, overrides, data))
+    loaded = load_config(config, overrides, data)
+    built = build(loaded)
     if built.cells:  # else everything was refused, and a table of zeros would say nothing
         print(render(built))
     built.check()
+    if loaded.probe is not None:
+        from harness.run.probing import plan_probes
+
+        for probe in plan_probes(built, loaded.probe):
+            print(f"probe: {probe.model}, {probe.setting.label}, {len(probe.plan.ids)} tokens of {loaded.probe.text}")
 
 
 # fmt: off
@@ -161,11 +167,12 @@ def packaged_config(name: str) -> Config:
 def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "md") -> str:
     """Run `config` into the directory `path`, print its table to `out`, and return the run's state."""
     from harness.export import export_run
+    from harness.store.probes import Probes
 
     state = evaluate(config, path, quiet)
     if config.benchmarks:
         print(export_run(path, style="table5", fmt=fmt), end="", file=out)
-    if config.probe is not None:
+    if config.probe is not None and Probes(path).records():
         print(("\n" if config.benchmarks else "") + export_run(path, style="probe", fmt=fmt), end="", file=out)
     return state
 
@@ -210,15 +217,22 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
 
 def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: str) -> str:
     """Make the probes of a run that has its samples; the run's state. A failed probe makes it incomplete."""
-    from harness.run.probing import run_probes
+    from harness.run.probing import plan_probes, recorded, run_probes
     from harness.store.files import RunLock
+    from harness.store.manifest import read_manifest, write_manifest
     from harness.text import counted
 
     say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr))
     lock = RunLock(path / "lock")
     try:
-        made, found, failures = run_probes(plan, options, path, say)
+        probes = plan_probes(plan, options)
+        made, found, failures = run_probes(plan, options, path, say, planned=probes)
+        state = "incomplete" if failures else state
+        write_manifest(path, {**read_manifest(path), "probes": recorded(probes), "state": state})
     finally:
         lock.release()
     say(f"{path}: {counted(made, 'probe')} made, {found} found finished")
-    return "incomplete" if failures else state
+    if quiet:  # the lines above have said it
+        for failure in failures:
+            print(f"gatedeval: probe of {failure}", file=sys.stderr)
+    return state

@@ -34,10 +34,11 @@ def probe(
     from harness.config.probing import ProbeOptions
     from harness.export import export_run
     from harness.run.manifest import manifest
-    from harness.run.plan import build
-    from harness.run.probing import run_probes
+    from harness.run.plan import build, recorded_date
+    from harness.run.probing import plan_probes, recorded, run_probes
     from harness.run.signals import Stopped, stop_on_signals
     from harness.store import Store, interruption_message
+    from harness.text import counted
 
     def say(line: str) -> None:
         if not quiet:
@@ -49,16 +50,21 @@ def probe(
         again = shlex.join(["gatedeval", *sys.argv[1:]])
         try:
             with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
-                plan = build(loaded)
+                plan = build(loaded, recorded_date(path))
                 plan.check()
-                with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store:
-                    made, found, failures = run_probes(plan, loaded.probe or ProbeOptions(), path, say)
+                options = loaded.probe or ProbeOptions()
+                probes = plan_probes(plan, options)
+                facts = {**manifest(plan), "probes": recorded(probes)}
+                with Store.open(path, facts, cells=dict(plan.cells)) as store:
+                    made, found, failures = run_probes(plan, options, path, say, planned=probes)
                     store.finish()
         except Stopped as stopped:
             print(interruption_message(path, stopped.name, again), file=sys.stderr)
             sys.exit(stopped.code)
-        say(f"{path}: {made} probes made, {found} found finished")
+        say(f"{path}: {counted(made, 'probe')} made, {found} found finished")
         if made or found:
             print(export_run(path, style="probe", fmt=fmt), end="", file=out)
     if failures:
+        if quiet:  # the lines above have said it
+            print("\n".join(f"gatedeval: probe of {failure}" for failure in failures), file=sys.stderr)
         sys.exit(1)

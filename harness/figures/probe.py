@@ -26,7 +26,7 @@ _SHOWN = 128  # tokens of an attention map that a picture shows: more cannot be 
 def probe_figures(store: Store) -> Iterator[tuple[str, Figure]]:
     """Every figure of the run's probes with the name of its file; none where the run has no probes."""
     probes = Probes(store.path)
-    records = probes.records()
+    records = probes.records(store.manifest.get("probes"))
     if not records:
         return
     models = list(dict.fromkeys([*labels(store, "models"), *(r["model"] for r in records)]))  # looks as in all figures

@@ -36,6 +36,16 @@ class PlannedCell(Document):
     """Samples that the plan asks for; null where it does not say."""
 
 
+class PlannedProbe(Document):
+    """One probe of the plan; its numbers are in probe/probes.jsonl under the same hash."""
+
+    model: str
+    context: str
+    length: Count
+    """Tokens of the text, as the config names them."""
+    hash: str
+
+
 class Session(Document):
     """One process that wrote the run."""
 
@@ -50,7 +60,8 @@ class Session(Document):
 class RunModel(Document):
     """What a model of the run was."""
 
-    gate: Literal["none", "headwise", "elementwise"] | None = None
+    gate: str | None = None
+    """none, headwise, elementwise, or another gate in words."""
     architecture: str | None = None
     parameters: Count | None = None
     """Numbers in the checkpoint's weight files."""
@@ -107,6 +118,8 @@ class Run(Document):
     """`baselines`: context label -> the model that the others are compared with."""
     failures: dict[str, str] = {}
     """Cell key -> the error that ended it."""
+    probes: list[PlannedProbe] | None = None
+    """The plan of the run's probes; absent in a run without probes."""
     sessions: list[Session] = []
     imported: dict[str, Any] = {}
     """In an imported run: source, facts, and how many samples have a prompt of the run `like`."""

@@ -31,7 +31,8 @@ from harness.probe.results import ProbeResult
 from harness.probe.rows import choose_rows
 from harness.run.plan import Plan
 from harness.store.probes import Probes
-from harness.types import Cell, GatedevalError
+from harness.types import Cell, GatedevalError, did_you_mean
+from tasks.ruler import TASKS
 
 VERSION = 1
 """Of what is measured; a change makes stored probes stale."""
@@ -60,6 +61,7 @@ def plan_probes(plan: Plan, options: ProbeOptions) -> list[PlannedProbe]:
         GatedevalError: the text is shorter than a length, or no context setting of a model reaches any length.
     """
     found = []
+    _check_maps(plan, options)
     for label, planned in plan.models.items():
         checkpoint = planned.checkpoint
         dtype = running_dtype(planned.model.dtype, checkpoint.dtype)
@@ -98,32 +100,52 @@ def plan_probes(plan: Plan, options: ProbeOptions) -> list[PlannedProbe]:
     return found
 
 
+def _check_maps(plan: Plan, options: ProbeOptions) -> None:
+    """Refuse attention maps of layers and heads that a model does not have, as far as config.json says."""
+    for label, planned in plan.models.items():
+        config = planned.checkpoint.config
+        for place, (what, key) in enumerate((("layer", "num_hidden_layers"), ("head", "num_attention_heads"))):
+            count = config.get(key)
+            for pair in options.maps:
+                if isinstance(count, int) and pair[place] >= count:
+                    raise GatedevalError(
+                        f"probe.maps: model {label!r} has no {what} {pair[place]}: it has {count}, counted from 0"
+                    )
+
+
+def recorded(probes: Sequence[PlannedProbe]) -> list[dict[str, Any]]:
+    """What run.json keeps of a run's probes: the labels and the content hash of each, in the order of the plan."""
+    return [{"model": p.model, "context": p.setting.label, "length": p.length, "hash": p.hash} for p in probes]
+
+
 def run_probes(
     plan: Plan,
     options: ProbeOptions,
     path: Path,
     say: Callable[[str], None],
     engine_factory: Callable[..., Engine] | None = None,
+    planned: Sequence[PlannedProbe] | None = None,
 ) -> tuple[int, int, list[str]]:
     """Make the probes that are not stored yet: (probes made, probes found finished, failures).
 
-    The caller holds the run's lock. A probe that fails is told through `say` and in the result; the others go on.
+    `planned`: what `plan_probes` gave, where it was called already. The caller holds the run's lock. A probe that fails
+    is told through `say` and in the result; the others go on.
 
     Raises:
         GatedevalError: as `plan_probes`, or the run directory cannot be written.
     """
     factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
-    probes, store = plan_probes(plan, options), Probes(path)
+    probes, store = planned if planned is not None else plan_probes(plan, options), Probes(path)
     pending = [p for p in probes if store.find(p.hash) is None]
     failures: list[str] = []
     made = 0
     for label in dict.fromkeys(p.model for p in pending):
         mine = [p for p in pending if p.model == label]
         try:
-            for planned, result, maps in _of_model(plan, mine, say, factory):
-                store.add(*_stored(plan, options, planned, result, maps))
+            for one, result, maps in _of_model(plan, mine, say, factory):
+                store.add(*_stored(plan, options, one, result, maps))
                 made += 1
-                say(_line(planned, result))
+                say(_line(one, result))
         except EngineError as error:
             failures.append(f"{label}: {error}")
             say(f"probe of {label} failed: {error}")
@@ -262,6 +284,9 @@ def _text(plan: Plan, text: str) -> tuple[str, str]:
 
 
 def _ruler_ids(plan: Plan, task: str, label: str, length: int, limit: int) -> Sequence[int]:
+    if task not in TASKS:
+        hint = did_you_mean(task, TASKS) or f"; there are {', '.join(TASKS)}"
+        raise GatedevalError(f"probe.text: RULER has no task {task!r}{hint}")
     benchmark = Ruler.model_validate({"ruler": (task,), "lengths": (length,), "samples": 1})
     setup = plan.setup(label)
     cell = Cell(label, "", benchmark.name, task, length)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,18 @@ class Probes:
     def __init__(self, run: Path) -> None:
         self.folder = Path(run) / FOLDER
 
-    def records(self) -> list[dict[str, Any]]:
-        """The last finished record of every (model, context, length), in the order in which they were first made."""
-        found: dict[tuple[str, str, int], dict[str, Any]] = {}
-        for record in self._lines():
-            found[record["model"], record["context"], record["length"]] = record
-        return list(found.values())
+    def records(self, planned: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
+        """The probes of the run's present plan, in its order, under its labels.
+
+        `planned`: run.json's `probes`: model, context, length and hash of each. A probe that was made under another
+        label is found by its hash. None, for a run that recorded no plan: the last record of every model, context and
+        length.
+        """
+        if planned is None:
+            last = {(r["model"], r["context"], r["length"]): r for r in self._lines()}
+            return list(last.values())
+        by_hash = {r["hash"]: r for r in self._lines()}
+        return [{**by_hash[p["hash"]], **p} for p in planned if p["hash"] in by_hash]
 
     def find(self, hash: str) -> dict[str, Any] | None:
         """The record with a content hash, or None."""
@@ -63,13 +70,16 @@ class Probes:
 
     def arrays(self, record: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """The arrays of a record."""
-        with np.load(self.folder / f"{record['hash']}.npz") as stored:
+        with np.load(self._file(record)) as stored:
             return dict(stored)
+
+    def _file(self, record: Mapping[str, Any]) -> Path:
+        return self.folder / f"{record['hash']}.npz"
 
     def _lines(self) -> list[dict[str, Any]]:
         """Every whole line whose arrays are there."""
         try:
-            text = (self.folder / LINES).read_text(encoding="utf-8")
+            text = (self.folder / LINES).read_text(encoding="utf-8", errors="replace")  # the last line may be torn
         except FileNotFoundError:
             return []
         found = []
@@ -78,6 +88,6 @@ class Probes:
                 record = json.loads(line)
             except json.JSONDecodeError:
                 continue  # torn: the probe is made again
-            if (self.folder / f"{record['hash']}.npz").is_file():
-                found.append(record)
+            if isinstance(record, dict) and "hash" in record and zipfile.is_zipfile(self._file(record)):
+                found.append(record)  # an empty or torn file of arrays, after a power cut, is no probe
         return found

@@ -18,7 +18,7 @@ def probe_table(store: Store) -> Table:
     Raises:
         GatedevalError: the run has no probes.
     """
-    records = Probes(store.path).records()
+    records = Probes(store.path).records(store.manifest.get("probes"))
     if not records:
         raise GatedevalError(f"{store.path} has no probes: `gatedeval probe CONFIG` makes them")
     columns = [

@@ -141,7 +141,7 @@ def kinds_of(world: World, *keys: Iterable[tuple[str, list[p.Change]]]) -> dict[
     return {where: world.check(changes) for source in keys for where, changes in source}
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_every_key_of_the_config(world: World) -> None:
     keys = list(p.config_changes(world.root))
     changeable = {re.sub(r"\.\d+", "", where) for where, changes in keys if changes}
@@ -171,7 +171,7 @@ def test_every_key_of_the_checkpoint_config(world: World) -> None:
     assert kinds[f"{name}: head_dim"] == {"refused"}
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_every_key_of_the_tokenizer(world: World) -> None:
     names = ("model/tokenizer.json", "model/tokenizer_config.json")
     changes = [p.file_changes(world.root, name, width=6) for name in names]
@@ -183,7 +183,7 @@ def test_every_key_of_the_tokenizer(world: World) -> None:
 @pytest.mark.parametrize(
     "name", ["gsm8k/test.jsonl", "gsm8k/train.jsonl", "mmlu/test/anatomy_test.csv", "squad/dev-v2.0.json"]
 )
-@pytest.mark.extended
+@pytest.mark.slow
 def test_every_field_of_the_data(world: World, name: str) -> None:
     kinds = kinds_of(world, p.file_changes(world.root, f"data/{name}", width=5))
     assert any("answers" in kind for kind in kinds.values()), "a question that is another prompt"

@@ -159,6 +159,25 @@ def test_the_command_makes_what_is_missing_and_prints_table_4(tmp_path: Path) ->
     assert [row["Model"] for row in json.loads(again.stdout)["rows"]] == [r["model"] for r in records]
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("probe.text=ruler:niah_singel_1", "no task 'niah_singel_1'; did you mean 'niah_single_1'"),
+        ("probe.text=nofile.txt", "is no file; give essays, ruler:TASK"),
+        ("probe.lengths=[16384]", "no context setting of model 'baseline' reaches a length of 16384"),
+        ("probe.maps=[[9,0]]", "model 'baseline' has no layer 9"),
+        ("probe.maps=[[0,99]]", "model 'baseline' has no head 99"),
+    ],
+)
+def test_what_cannot_be_probed_is_refused_by_plan_run_and_probe_alike(tmp_path: Path, setting: str, words: str) -> None:
+    for command in ("plan", "run", "probe"):
+        where = [] if command == "plan" else ["-o", tmp_path / command]
+        done = gatedeval(command, ROOT / "configs/probe-demo.yaml", "-s", setting, *where, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, ""), command
+        assert words in done.stderr.splitlines()[-1], done.stderr
+        assert not (tmp_path / command / "samples").exists()
+
+
 @pytest.mark.slow
 def test_a_real_model_s_sinks_are_those_that_transformers_computes(shared: Path) -> None:
     """SmolLM2-135M in Llama form on the essays' first tokens; the numbers are of transformers' eager attention,

@@ -123,6 +123,27 @@ def test_a_torn_line_and_a_line_without_its_arrays_count_as_not_made(tmp_path: P
     assert [r["hash"] for r in store.records()] == ["one", "two", "four"]
 
 
+def test_the_table_shows_the_probes_of_the_present_plan_under_its_labels(tmp_path: Path) -> None:
+    """Another text was probed in between, and the model has another label now."""
+    store = Probes(tmp_path)
+    store.add(_record(hash="first"), {"first": np.ones(1)})
+    store.add(_record(hash="other", text="other.txt"), {"first": np.ones(1)})
+    store.add(_record(hash="gone", model="removed"), {"first": np.ones(1)})
+    plan = [{"model": "renamed", "context": "native", "length": 512, "hash": "first"}]
+    assert [(r["model"], r["hash"], r["text"]) for r in store.records(plan)] == [("renamed", "first", "essays")]
+    assert store.records([]) == []
+
+
+def test_a_line_that_is_torn_inside_a_character_and_arrays_without_content_are_no_probes(tmp_path: Path) -> None:
+    store = Probes(tmp_path)
+    store.add(_record(hash="one"), {"first": np.ones(1)})
+    store.add(_record(hash="two", length=9), {"first": np.ones(1)})
+    with (tmp_path / "probe/probes.jsonl").open("ab") as file:
+        file.write(b'1\n{"model": "\xc3')
+    (tmp_path / "probe/two.npz").write_bytes(b"")
+    assert [r["hash"] for r in store.records()] == ["one"]
+
+
 CONFIG = "name: p\nmodels: [{label: a, path: b}]\nprobe: {lengths: [512, 4096]}\n"
 
 
