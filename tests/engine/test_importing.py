@@ -17,7 +17,7 @@ from tests.support import ROOT
 from tests.support.formats import assert_valid
 from tests.support.in_process import gatedeval
 
-pytestmark = [pytest.mark.engine, pytest.mark.extended]
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 MODELS = ROOT / "tasks/demo/models"
 CONFIG = f"""

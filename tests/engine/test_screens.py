@@ -23,7 +23,7 @@ OURS = (
 )
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.slow)])
 def test_bars_of_a_real_run_stay_whole_and_the_clock_of_the_start_goes_on(
     tiny: Path, shared: Path, tmp_path: Path, columns: int
 ) -> None:

@@ -212,7 +212,7 @@ def test_a_closed_engine_has_no_process_left(tiny: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.slow)])
 def test_no_line_of_vllms_stands_between_the_bars(tiny: Path, tmp_path: Path, columns: int) -> None:
     """Lines of vLLM, Triton and NUMA tore the bars apart."""
     config = {
