@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.exchange import from_lm_eval, from_predictions
 from harness.exchange.matching import Imported, Match, Matcher
-from harness.store import Store
+from harness.store.importing import write_samples
 from harness.tables.frames import labels
 from harness.types import Cell, GatedevalError, Sample
 from tasks.mmlu import SUBJECTS
@@ -204,14 +204,7 @@ def _write(path: Path, out: Path, found: _Gathered, matcher: Matcher | None, mod
         },
         "data": {p.name: {"sha256": hashlib.sha256(p.read_bytes()).hexdigest()} for p in found.files},
     }
-    with Store.open(out, manifest, cells={cell: len(samples) for cell, samples in cells.items()}) as store:
-        for cell, samples in cells.items():
-            store.expect(cell, {s.id: s.hash for s in samples})
-            done = store.done(cell)
-            for s in samples:
-                if done.get(s.id) != s.hash:
-                    store.append(cell, s)
-        store.finish()
+    write_samples(out, manifest, cells)
 
 
 def _stored(cell: Cell, sample: Imported, match: Match | None) -> Sample:

@@ -7,7 +7,6 @@ checkpoint is refused: under either reading the model would write fluent text an
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from harness.config import ContextSetting
 from harness.models.config_values import check_values, check_vocabulary
 from harness.models.headers import Tensor, read_tensors
 from harness.models.hub import file_sha256
+from harness.models.json_files import read_object
 from harness.models.layout import (
     ARCHITECTURE,
     Layout,
@@ -220,13 +220,7 @@ def _read_config(path: Path) -> dict[str, Any]:
         if path.is_dir() and (below := sorted(p.parent.name for p in path.glob("*/config.json"))):
             hint = f"; it has checkpoints below it: {', '.join(below[:6])} (give one as `subfolder:`)"
         raise GatedevalError(f"{file} does not exist: {path} is no checkpoint folder{hint}")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise GatedevalError(f"{file}: not valid JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise GatedevalError(f"{file}: expected a JSON object, got {type(config).__name__}")
-    return config
+    return read_object(file)
 
 
 def _layout(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[Layout, dict[str, Any]]:

@@ -9,12 +9,12 @@ of that file, but not its `eos_token_id`. The rule here is the same, with one di
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.models.checkpoint import Checkpoint
+from harness.models.json_files import read_object
 from harness.models.tokenizer import Tokenizer
 from harness.types import GatedevalError
 
@@ -42,13 +42,7 @@ def declared_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     file = directory / GENERATION_CONFIG
     if not file.is_file():
         return config_ids(directory, config)
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GatedevalError(f"{file}: not valid JSON ({error}); correct the file, or remove it") from error
-    if not isinstance(settings, dict):
-        raise GatedevalError(f"{file}: a JSON object was expected, this is a {type(settings).__name__}")
-    return _ids(settings.get("eos_token_id"), file)
+    return _ids(read_object(file, "; correct the file, or remove it").get("eos_token_id"), file)
 
 
 def config_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...]:

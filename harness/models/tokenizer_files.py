@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from harness.data.network import errors, hub_is_reachable
+from harness.models.json_files import read_object
 from harness.types import GatedevalError
 
 
@@ -60,12 +60,7 @@ def read_settings(source: str, file: Path) -> dict[str, Any]:
     config = config or _from_hub(source, "tokenizer_config.json")
     if config is None or not config.is_file():
         return {}
-    try:
-        settings = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GatedevalError(f"{config}: not valid JSON ({error})") from error
-    if not isinstance(settings, dict):
-        raise GatedevalError(f"{config}: expected a JSON object, got {type(settings).__name__}")
+    settings = read_object(config)
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict) or not all(str(key).isdecimal() for key in decoder):
         raise GatedevalError(f"{config}: added_tokens_decoder should map token ids to tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,13 @@ def import_predictions(
         there_already = Store.read(Path(out))
         if there_already.manifest.get("data") != data or set(there_already.cells) != set(samples):
             raise GatedevalError(f"there is another run at {out} already; give another name")
-    with Store.open(Path(out), manifest, cells={cell: len(rows) for cell, rows in samples.items()}) as store:
+    write_samples(Path(out), manifest, samples)
+    return Path(out)
+
+
+def write_samples(out: Path, manifest: dict[str, Any], samples: Mapping[Cell, Sequence[Sample]]) -> None:
+    """A finished run of `samples` at `out`. Where one is there already, only missing or changed ones are written."""
+    with Store.open(out, manifest, cells={cell: len(rows) for cell, rows in samples.items()}) as store:
         for cell, rows in samples.items():
             store.expect(cell, {s.id: s.hash for s in rows})
             done = store.done(cell)
@@ -81,4 +88,3 @@ def import_predictions(
                 if done.get(s.id) != s.hash:
                     store.append(cell, s)
         store.finish()
-    return Path(out)

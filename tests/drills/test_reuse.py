@@ -10,10 +10,8 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ from harness.types import GatedevalError
 from tests.support import ROOT
 from tests.support import perturbation as p
 from tests.support.fake_engine import FakeEngine, InlineProducer
+from tests.support.killing import killed_after
 
 Content = dict[str, Any]
 
@@ -356,13 +355,7 @@ def test_killed_at_twenty_instants_of_answering_and_of_scoring_again(world: Worl
     chance, kills, killed = random.Random(11), 0, tmp_path / "killed"
     for scorer in ("own", "other"):
         for _ in range(10):
-            process = started(world, killed, scorer)
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(chance.random() * 0.5)
-            process.kill()
-            kills += process.wait() == -signal.SIGKILL
-            process.stdout.close()
+            kills += killed_after(started(world, killed, scorer), chance.random() * 0.5)
         end = started(world, killed, scorer).communicate()[0]
         assert "complete" in end
         assert content(killed) == fresh[scorer]

@@ -19,6 +19,7 @@ from harness.export import export_run
 from harness.store import Store
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
+from tests.support.killing import killed_after
 from tests.support.sample_runs import sample, write_run
 
 CELL = Cell("gated", "native", "ruler", "vt", 4096)
@@ -422,12 +423,7 @@ def test_killed_at_twenty_instants_the_table_is_the_same_byte_for_byte(tmp_path:
     kills = 0
     for _ in range(20):
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(killed)], stdout=subprocess.PIPE, env=environment)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(chance.random() * 0.03)
-        process.kill()
-        kills += process.wait() == -signal.SIGKILL
-        process.stdout.close()
+        kills += killed_after(process, chance.random() * 0.03)
     assert kills >= 10, "the writer finished before it was killed: the test proves nothing"
     assert python(WRITER, killed).stdout.split()[-1] == "complete"
     for style in ("table5", "tasks"):
