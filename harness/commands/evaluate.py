@@ -6,7 +6,6 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from harness.config import Config
     from harness.config.probing import ProbeOptions
     from harness.run.plan import Plan
+    from harness.run.probing import PlannedProbe
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
@@ -195,12 +195,12 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
             plan = build(config, recorded_date(path))
             plan.check()
-            if config.probe is not None:  # a text that is too short is told before hours of samples
-                plan_probes(plan, config.probe)
+            # a text that is too short is told before hours of samples
+            probes = plan_probes(plan, config.probe) if config.probe is not None else []
             progress = Progress(plan, quiet=quiet)
             state, tally = run_plan(plan, path, progress=progress)
             if config.probe is not None:
-                state = _probe(plan, config.probe, path, quiet, state)
+                state = _probe(plan, config.probe, probes, path, quiet, state)
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
@@ -215,24 +215,18 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     return state
 
 
-def _probe(plan: Plan, options: ProbeOptions, path: Path, quiet: bool, state: str) -> str:
+def _probe(
+    plan: Plan, options: ProbeOptions, probes: list[PlannedProbe], path: Path, quiet: bool, state: str
+) -> str:
     """Make the probes of a run that has its samples; the run's state. A failed probe makes it incomplete."""
-    from harness.run.probing import plan_probes, recorded, run_probes
+    from harness.run.probing import recorded, run_probes
     from harness.store.files import RunLock
     from harness.store.manifest import read_manifest, write_manifest
-    from harness.text import counted
 
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr))
     lock = RunLock(path / "lock")
     try:
-        probes = plan_probes(plan, options)
-        made, found, failures = run_probes(plan, options, path, say, planned=probes)
-        state = "incomplete" if failures else state
+        state = state if run_probes(plan, options, probes, path, quiet=quiet) else "incomplete"
         write_manifest(path, {**read_manifest(path), "probes": recorded(probes), "state": state})
     finally:
         lock.release()
-    say(f"{path}: {counted(made, 'probe')} made, {found} found finished")
-    if quiet:  # the lines above have said it
-        for failure in failures:
-            print(f"gatedeval: probe of {failure}", file=sys.stderr)
     return state

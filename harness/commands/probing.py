@@ -38,11 +38,7 @@ def probe(
     from harness.run.probing import plan_probes, recorded, run_probes
     from harness.run.signals import Stopped, stop_on_signals
     from harness.store import Store, interruption_message
-    from harness.text import counted
-
-    def say(line: str) -> None:
-        if not quiet:
-            print(line, file=sys.stderr, flush=True)
+    from harness.store.probes import Probes
 
     with stdout_is_data() as out:
         loaded = load_config(config, overrides, data)
@@ -56,15 +52,12 @@ def probe(
                 probes = plan_probes(plan, options)
                 facts = {**manifest(plan), "probes": recorded(probes)}
                 with Store.open(path, facts, cells=dict(plan.cells)) as store:
-                    made, found, failures = run_probes(plan, options, path, say, planned=probes)
+                    whole = run_probes(plan, options, probes, path, quiet=quiet)
                     store.finish()
         except Stopped as stopped:
             print(interruption_message(path, stopped.name, again), file=sys.stderr)
             sys.exit(stopped.code)
-        say(f"{path}: {counted(made, 'probe')} made, {found} found finished")
-        if made or found:
+        if Probes(path).records(facts["probes"]):
             print(export_run(path, style="probe", fmt=fmt), end="", file=out)
-    if failures:
-        if quiet:  # the lines above have said it
-            print("\n".join(f"gatedeval: probe of {failure}" for failure in failures), file=sys.stderr)
+    if not whole:
         sys.exit(1)

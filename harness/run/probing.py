@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import numpy as np
 from harness.benchmarks.ruler import Ruler
 from harness.config import ContextSetting
 from harness.config.probing import ProbeOptions
-from harness.data.files import read_json, read_text
+from harness.data.files import read_text
 from harness.engine.engine import Engine
 from harness.engine.precision import running_dtype
 from harness.engine.probing import probe
@@ -30,9 +31,12 @@ from harness.probe.plan import ProbePlan
 from harness.probe.results import ProbeResult
 from harness.probe.rows import choose_rows
 from harness.run.plan import Plan
+from harness.run.session import LiveEngine
 from harness.store.probes import Probes
+from harness.text import counted
 from harness.types import Cell, GatedevalError, did_you_mean
 from tasks.ruler import TASKS
+from tasks.ruler.haystack import essay_text
 
 VERSION = 1
 """Of what is measured; a change makes stored probes stale."""
@@ -121,24 +125,29 @@ def recorded(probes: Sequence[PlannedProbe]) -> list[dict[str, Any]]:
 def run_probes(
     plan: Plan,
     options: ProbeOptions,
+    probes: Sequence[PlannedProbe],
     path: Path,
-    say: Callable[[str], None],
+    *,
+    quiet: bool = False,
     engine_factory: Callable[..., Engine] | None = None,
-    planned: Sequence[PlannedProbe] | None = None,
-) -> tuple[int, int, list[str]]:
-    """Make the probes that are not stored yet: (probes made, probes found finished, failures).
+) -> bool:
+    """Make those of `probes` that are not stored yet, and say on stderr how it goes; whether all are stored now.
 
-    `planned`: what `plan_probes` gave, where it was called already. The caller holds the run's lock. A probe that fails
-    is told through `say` and in the result; the others go on.
+    The caller holds the run's lock. After a probe that fails, the other models' go on. `quiet`: print failures only.
 
     Raises:
-        GatedevalError: as `plan_probes`, or the run directory cannot be written.
+        GatedevalError: the run directory cannot be written.
     """
+
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
     factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
-    probes, store = planned if planned is not None else plan_probes(plan, options), Probes(path)
-    pending = [p for p in probes if store.find(p.hash) is None]
-    failures: list[str] = []
-    made = 0
+    store = Probes(path)
+    stored = store.hashes()
+    pending = [p for p in probes if p.hash not in stored]
+    made, whole = 0, True
     for label in dict.fromkeys(p.model for p in pending):
         mine = [p for p in pending if p.model == label]
         try:
@@ -147,9 +156,10 @@ def run_probes(
                 made += 1
                 say(_line(one, result))
         except EngineError as error:
-            failures.append(f"{label}: {error}")
-            say(f"probe of {label} failed: {error}")
-    return made, len(probes) - len(pending), failures
+            whole = False
+            print(f"probe of {label} failed: {error}", file=sys.stderr, flush=True)
+    say(f"{path}: {counted(made, 'probe')} made, {len(probes) - len(pending)} found finished")
+    return whole
 
 
 def _of_model(
@@ -158,28 +168,19 @@ def _of_model(
     """Run the probes of one model, setting by setting. Raises EngineError."""
     model = plan.models[probes[0].model].model
     options = plan.config.engine.model_copy(update={"enforce_eager": True})
-    engine: Engine | None = None
-    try:
-        for setting in dict.fromkeys(p.setting for p in probes):
-            left = list(dict.fromkeys(p.setting for p in probes))
-            if engine is not None and not engine.can_switch_to(setting):
-                engine.close()
-                engine, left = None, [setting]
-            if engine is None:
-                say(f"{model.label}: starting vLLM for the probe")
-                engine = factory(model, left, options)
-                if not engine.can_switch_to(setting):
-                    engine.close()
-                    engine = factory(model, [setting], options)
-            if engine.setting != setting:
-                engine.set_context(setting)
-            engine.self_check()
+
+    def start(settings: Sequence[ContextSetting]) -> Engine:
+        say(f"{model.label}: starting vLLM for the probe")
+        return factory(model, settings, options)
+
+    settings = list(dict.fromkeys(p.setting for p in probes))
+    with LiveEngine(model.label, settings, start) as live:
+        for setting in settings:
+            engine = live.under(setting)
+            assert isinstance(engine, Engine)
             for planned in (p for p in probes if p.setting == setting):
                 maps = probe(engine, planned.maps) if planned.maps else None
                 yield planned, probe(engine, planned.plan), maps
-    finally:
-        if engine is not None:
-            engine.close()
 
 
 def _line(planned: PlannedProbe, result: ProbeResult) -> str:
@@ -272,8 +273,8 @@ def _encoded(tokenizer: Any, text: str) -> Sequence[int]:
 def _text(plan: Plan, text: str) -> tuple[str, str]:
     """The text of `probe.text`, and its name for messages."""
     if text == "essays":
-        file = plan.data.find("essays")
-        return read_json(file.path)["text"], str(file.path)
+        file = plan.data.find("essays").path
+        return essay_text(file), str(file)
     if not Path(text).is_file():
         raise GatedevalError(
             f"probe.text: {text!r} is no file; give essays, ruler:TASK (as ruler:niah_single_2), or a text file"

@@ -99,7 +99,7 @@ def _run_model(session: Session, cells: _CellsLeft, label: str) -> None:
     before = dataclasses.replace(session.tally)
     deaths, answered = 0, session.tally.sent_tokens
     while settings := cells.settings(label):
-        with LiveEngine(session, label, settings) as engine:
+        with LiveEngine(label, settings, functools.partial(session.start_engine, label)) as engine:
             end = _run_settings(session, cells, engine)
             if end.ending is Ending.DONE:
                 _record_work(session, engine, before)

@@ -84,6 +84,13 @@ class Session:
         self.tally.failed.append(cell.key)
         self.progress.say(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}: failed: {error}")
 
+    def start_engine(self, label: str, settings: Sequence[ContextSetting]) -> RunEngine:
+        """A new engine of a model for `settings`; the manifest records its facts."""
+        with self.progress.starting(label):
+            engine = self.engine_factory(self.plan.models[label].model, settings, self.plan.config.engine)
+        self.record_engine(label, engine.facts)
+        return engine
+
     def record_engine(self, label: str, facts: dict[str, Any]) -> None:
         """Write facts about a model's engine into the manifest."""
         models = dict(self.store.manifest["models"])
@@ -99,11 +106,14 @@ class Session:
 class LiveEngine:
     """The engine of one model. It starts when the first sample needs it, so a finished run starts none.
 
-    `settings`: all context settings that the engine will be used under.
+    `label`: the model's. `settings`: all context settings that the engine will be used under. `start`: starts an engine
+    for some of them.
     """
 
-    def __init__(self, session: Session, label: str, settings: Sequence[ContextSetting]) -> None:
-        self.session, self.label, self.settings = session, label, settings
+    def __init__(
+        self, label: str, settings: Sequence[ContextSetting], start: Callable[[Sequence[ContextSetting]], RunEngine]
+    ) -> None:
+        self.label, self.settings, self._start = label, settings, start
         self.engine: RunEngine | None = None
 
     def __enter__(self) -> LiveEngine:
@@ -121,22 +131,13 @@ class LiveEngine:
                 engine's logits under it cannot be right (`SelfCheckError`).
         """
         if self.engine is None:
-            self.engine = self._started(self.settings)
+            self.engine = self._start(self.settings)
         if not self.engine.can_switch_to(setting):
             engine, self.engine = self.engine, None
             engine.close()
-            self.engine = self._started([setting])
+            self.engine = self._start([setting])
         if self.engine.setting != setting:
             self.engine.set_context(setting)
         if isinstance(self.engine, Engine):  # a stand-in of a test has no logits to look at
             self.engine.self_check()
         return self.engine
-
-    def _started(self, settings: Sequence[ContextSetting]) -> RunEngine:
-        """A new engine for `settings`; the manifest records its facts."""
-        session = self.session
-        model = session.plan.models[self.label].model
-        with session.progress.starting(self.label):
-            engine = session.engine_factory(model, settings, session.plan.config.engine)
-        session.record_engine(self.label, engine.facts)
-        return engine

@@ -42,9 +42,9 @@ class Probes:
         by_hash = {r["hash"]: r for r in self._lines()}
         return [{**by_hash[p["hash"]], **p} for p in planned if p["hash"] in by_hash]
 
-    def find(self, hash: str) -> dict[str, Any] | None:
-        """The record with a content hash, or None."""
-        return next((r for r in self._lines() if r["hash"] == hash), None)
+    def hashes(self) -> set[str]:
+        """The content hashes of all finished probes."""
+        return {r["hash"] for r in self._lines()}
 
     def add(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Store a probe. `record`: JSON-able, with model, context, length and hash.

@@ -117,8 +117,8 @@ def test_a_torn_line_and_a_line_without_its_arrays_count_as_not_made(tmp_path: P
     assert [r["hash"] for r in Probes(tmp_path).records()] == ["three", "two"]
     assert Probes(tmp_path).arrays(store.records()[0])["first"].tolist() == [3, 3]
     (tmp_path / "probe/three.npz").unlink()
-    assert store.find("three") is None
-    assert store.find("one") is not None
+    assert "three" not in store.hashes()
+    assert "one" in store.hashes()
     store.add(_record(hash="four", length=2048), {"first": np.ones(1)})  # the torn line is cut off, not joined
     assert [r["hash"] for r in store.records()] == ["one", "two", "four"]
 
@@ -205,3 +205,19 @@ def test_the_table_in_every_format(tmp_path: Path) -> None:
     rows = json.loads(export_run(tmp_path, "probe", "json"))["cells"]
     assert rows[0]["gate_mean"] is None
     assert rows[1]["small_scaled_1e-2"] == 0.03
+
+
+def test_essays_are_read_as_ruler_reads_them(tmp_path: Path) -> None:
+    """One object, or a line of JSON for each essay; a line without text is refused with its place."""
+    from harness.data.folder import DataFolder
+    from harness.run.plan import Plan
+    from harness.run.probing import _text
+
+    (tmp_path / "essays").mkdir()
+    file = tmp_path / "essays/PaulGrahamEssays.json"
+    plan = Plan(_load(tmp_path, CONFIG), DataFolder(tmp_path))
+    file.write_text('{"text": "One."}\n{"text": "Two."}\n')
+    assert _text(plan, "essays") == ("One. Two.", str(file))
+    file.write_text('{"text": "One."}\n{"text": null}\n')
+    with pytest.raises(GatedevalError, match="line 2"):
+        _text(plan, "essays")
