@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import re
+import subprocess
+import sys
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -18,6 +22,7 @@ from harness.data.download import fetch_one
 from harness.data.files import read_json, read_rows, sha256_of
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
+from tests.support import ROOT
 
 
 def test_the_shared_folder_works_as_it_stands(shared: Path) -> None:
@@ -68,15 +73,28 @@ def test_missing_says_what_to_bring_and_where(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_offline_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No folder, no network: one line that names the file and what the download said. (The address is unreachable.)"""
-    monkeypatch.delenv("GATEDEVAL_DATA", raising=False)
-    monkeypatch.setenv("GATEDEVAL_CACHE", str(tmp_path))
-    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "HTTP_PROXY"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with pytest.raises(GatedevalError, match=r"bring SQuAD's dev-v2.0.json .*download failed"):
-        DataFolder().find("squad")
-    assert len(DataFolder().missing(["squad", "essays"])) == 2
+def test_offline_without_a_folder(tmp_path: Path) -> None:
+    """No folder, no network: one line that names the file and what the download said. (The address is unreachable.)
+
+    In a process of its own: urllib reads the proxies once per process, for every later request too.
+    """
+    code = (
+        "from harness.data.folder import DataFolder\n"
+        "from harness.types import GatedevalError\n"
+        "try:\n"
+        "    DataFolder().find('squad')\n"
+        "except GatedevalError as error:\n"
+        "    print(error)\n"
+        "print(len(DataFolder().missing(['squad', 'essays'])))\n"
+    )
+    unset = {"GATEDEVAL_DATA", "NO_PROXY", "no_proxy"}
+    env = {name: value for name, value in os.environ.items() if name not in unset}
+    env |= dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY", "HTTP_PROXY"), "http://127.0.0.1:9")
+    env["GATEDEVAL_CACHE"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    message, missing = done.stdout.splitlines()
+    assert re.search(r"bring SQuAD's dev-v2.0.json .*download failed", message)
+    assert missing == "2"
 
 
 def test_downloads_are_checked_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
