@@ -1,6 +1,6 @@
 """The cost of the gate: the same model shape without a gate, with a headwise gate and with an elementwise gate.
 
-It reports two numbers:
+It reports three numbers:
 
   total   wall time of a whole model with a gate over that of one without, measured in turn on engines that run side
           by side. An elementwise gate needs as many projection rows as the queries; no implementation can avoid this
@@ -8,13 +8,16 @@ It reports two numbers:
   step    the gating itself (sigmoid and multiplication) as a share of the rest of its attention block (projections,
           norms, rotary, attention), timed inside the live model. This depends on the implementation; "the gate costs at
           most 2 %" is about this number.
+  switch  wall time of the whole gated model with its gating step over that without it, in one engine that switches the
+          step off and on in turn. The projection of the gate is computed in both.
 
 Prefill is one prompt; decode is a batch of short prompts, per step. Weights are random: they do not affect the timing.
 The default takes four minutes on two cores. On a GPU: --layers 28 --dtype bfloat16 --lengths 4096,8192,16384,32768
 --compile
 
 Ratios of whole models compare processes. On a CPU, two engines of the same model can differ by a fifth in single-token
-steps, depending on where their memory lies, so small differences mean nothing. The step is timed within one process.
+steps, depending on where their memory lies, so small differences mean nothing. Step and switch are measured within one
+process, without compilation: compiled code and CUDA graphs hold the gate that they were captured with.
 """
 
 from __future__ import annotations
@@ -111,6 +114,16 @@ def read_clocks(worker: Any) -> dict[str, list[float]]:
     return reading
 
 
+def switch_gates(worker: Any, on: bool) -> int:
+    """Let every attention block apply its gate, or pass the attention output on. Returns the number of blocks."""
+    blocks = [m for m in worker.model_runner.get_model().modules() if hasattr(m, "apply_gate")]
+    for block in blocks:
+        vars(block).pop("apply_gate", None)  # the method of the class again
+        if not on:
+            block.apply_gate = lambda attn_out, gate: attn_out
+    return len(blocks)
+
+
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
@@ -180,8 +193,24 @@ def shares(timed: Timed, what: Callable[[Timed], float], repeats: int) -> float:
     return best["gate"] / (best["block"] - best["gate"])
 
 
+def switched(timed: Timed, what: Callable[[Timed], float], repeats: int) -> dict[str, float]:
+    """Median seconds with the gating step, and the median ratio to the same work without it, in one engine.
+
+    Which of the two runs first changes from turn to turn.
+    """
+    seen: dict[bool, list[float]] = {True: [], False: []}
+    for turn in range(repeats):
+        for on in (turn % 2 == 0, turn % 2 == 1):
+            if not all(timed.engine.rpc(switch_gates, on)):
+                raise SystemExit("this model has no gating step to switch off")
+            seen[on].append(what(timed))
+    timed.engine.rpc(switch_gates, True)
+    ratios = [with_gate / without for with_gate, without in zip(seen[True], seen[False], strict=True)]
+    return {"seconds": statistics.median(seen[True]), "ratio": statistics.median(ratios)}
+
+
 def measure(args: argparse.Namespace) -> None:
-    """Start the engines, measure wall times in turn, then time the gating step inside each."""
+    """Start the engines, measure wall times in turn, then the gating step inside each engine."""
     from harness.config import EngineOptions
     from harness.engine.engine import Engine
     from harness.models.tiny import make_tiny
@@ -212,8 +241,12 @@ def measure(args: argparse.Namespace) -> None:
             total[name] = walls(live, job, args.repeats)
             note(f"{name}: " + ", ".join(f"{a} {v['seconds']:.4g} s x{v['ratio']:.3f}" for a, v in total[name].items()))
         step: dict[str, dict[str, float]] = {}
+        switch: dict[str, dict[str, dict[str, float]]] = {}
         if not args.compile:  # compiled, the step is part of a larger kernel and cannot be timed by itself
             for arm in arms[1:]:
+                for name, job in jobs.items():
+                    found = switch.setdefault(name, {})[str(arm)] = switched(live[arm], job, max(3, args.repeats))
+                    note(f"{name}: {arm} with its gating step takes {found['ratio']:.3f} x the time without it")
                 live[arm].engine.rpc(install_clocks)
                 for name, job in jobs.items():
                     step.setdefault(name, {})[str(arm)] = shares(live[arm], job, max(3, args.repeats))
@@ -221,23 +254,26 @@ def measure(args: argparse.Namespace) -> None:
     finally:
         for timed in live.values():
             timed.engine.close()
-    report(args, total, step)
+    report(args, total, step, switch)
 
 
-def report(args: argparse.Namespace, total: dict[str, Any], step: dict[str, dict[str, float]]) -> None:
+def report(
+    args: argparse.Namespace, total: dict[str, Any], step: dict[str, dict[str, float]], switch: dict[str, Any]
+) -> None:
     """One line and one JSON line."""
     parts = []
     for gate in args.gates:
         worst = max(step, key=lambda name: step[name][gate], default=None)
         inside = f"step at most {100 * step[worst][gate]:.2f} % of its attention block ({worst}); " if worst else ""
         ratios = ", ".join(f"{100 * (v[gate]['ratio'] - 1):+.1f} % {name}" for name, v in total.items())
+        inside += "".join(f"switched on {100 * (v[gate]['ratio'] - 1):+.1f} % {name}, " for name, v in switch.items())
         parts.append(f"{gate}: {inside}whole model {ratios}")
     where = graphics_card() or f"CPU, {os.cpu_count()} cores"
     mode = "compiled" if args.compile else "eager"
     shape = f"{args.layers} layers of the {args.shape} shape, {args.dtype}, {mode}, {where}"
+    names = ("hidden", "intermediate", "heads", "kv_heads", "head_dim")
     emit("gate", f"{'; '.join(parts)} ({shape}; median of {args.repeats} turns)",
-         total=total, step=step, shape=dict(zip(("hidden", "intermediate", "heads", "kv_heads", "head_dim"),
-                                                SHAPES[args.shape], strict=True)),
+         total=total, step=step, switch=switch, shape=dict(zip(names, SHAPES[args.shape], strict=True)),
          layers=args.layers, dtype=args.dtype, mode=mode, device=where)  # fmt: skip
 
 
@@ -252,7 +288,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--chunk", type=int, default=2048, help="tokens per engine step")
-    parser.add_argument("--compile", action="store_true", help="compiled (on CUDA with graphs): total only")
+    parser.add_argument("--compile", action="store_true", help="compiled (on CUDA with graphs): whole models only")
     measure(parser.parse_args())
 
 

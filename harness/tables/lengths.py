@@ -16,7 +16,7 @@ from harness.tables.caption import lines_beneath, scoring_lines
 from harness.tables.frames import labels
 from harness.tables.layout import DASH, Column, Entry, Table, length_title, mark_best
 from harness.tables.view import chosen, viewed
-from harness.types import Cell
+from harness.types import Cell, GatedevalError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +102,16 @@ def summaries_frame(found: list[CurveSummary]) -> pd.DataFrame:
 def lengths_table(store: Store) -> Table:
     """Rows: model and context. Columns: the lengths, RULER's three means over them, the curve's mean height, effective
     and unbroken length. Means of different lengths are not comparable, so the best is marked within a context.
-    The figures are over all lengths, also where the run's choices show fewer.
+    The figures are over all lengths, also where the run's choices show fewer. Raises GatedevalError where no chosen
+    benchmark is scored over length.
     """
     store, view = viewed(store)
     every = summaries(store)
     keys = [(c, m) for c in chosen(labels(store, "contexts"), view.contexts) for m in _models(store, view)]
     found = [s for key in keys for s in every if (s.context, s.model) == key and _shown(view, s)]
+    if store.cells and not found:
+        known = ", ".join(sorted({s.benchmark for s in every})) or "none in this run"
+        raise GatedevalError(f"the lengths table is about benchmarks that are scored over length; of these: {known}")
     means = list(found[0].means) if found else []
     several = len({s.benchmark for s in found}) > 1
     texts = ["model", "context", *(["benchmark"] if several else []), "lengths"]

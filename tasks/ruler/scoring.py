@@ -136,7 +136,8 @@ class Prediction:
 def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction]:
     """Rows of a prediction file: JSON lines or CSV, gzipped or not. Raises GatedevalError naming file and row.
 
-    `task` is for files without a task column; else the file's name is tried.
+    `task` is for rows without a task column; without it, the file's name is tried. A row that names another task than
+    `task` is an error.
     """
     names = path.name.removesuffix(".gz")
     rows_are_json = not names.endswith(".csv")  # a CSV field can only be text; a JSON value says what it is
@@ -146,6 +147,8 @@ def read_predictions(path: Path, task: str | None = None) -> Iterator[Prediction
         where = f"{path}, line {number}"
         picked = {key: next((row[c] for c in columns if c in row), None) for key, columns in _COLUMNS.items()}
         name = picked["task"] if picked["task"] is not None else fallback
+        if task is not None and task_name(str(name)) != task_name(task):
+            raise GatedevalError(f"{where}: the row is of task {name!r}, not {task!r}; leave --task out")
         for key in ("references", "prediction"):
             if picked[key] is None or picked[key] != picked[key]:  # absent, null or NaN
                 raise GatedevalError(f"{where}: no {key}; expected one of the columns {', '.join(_COLUMNS[key])}")

@@ -15,7 +15,7 @@ from harness.store import Store
 from harness.tables import lengths_table, table5
 from harness.tables.answers import answer_counts
 from harness.tables.compare import compare
-from harness.types import Cell, Sample
+from harness.types import Cell, GatedevalError, Sample
 from tests.support.sample_runs import config, sample, write_run
 
 
@@ -119,6 +119,12 @@ def test_rulers_summary_figures_are_exported(six_lengths: Path) -> None:
         assert number in text
     for fmt in ("latex", "html"):
         assert "89.05" in export_run(six_lengths, "lengths", fmt)
+
+
+def test_the_lengths_table_of_a_benchmark_without_lengths_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "r", config(models=("a",), tasks=("vt",)), n=4)
+    with pytest.raises(GatedevalError, match="scored over length; of these: ruler"):
+        export_run(run, "lengths", "md", benchmarks="mmlu")
 
 
 def test_a_missing_length_blocks_the_summary_figures(six_lengths: Path, tmp_path: Path) -> None:

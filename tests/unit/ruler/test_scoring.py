@@ -120,3 +120,11 @@ def test_references_that_would_score_anything_are_refused_with_their_line(
     with pytest.raises(GatedevalError, match="line 2") as raised:
         list(read_predictions(file))
     assert message in str(raised.value)
+
+
+def test_a_row_of_another_task_than_the_one_asked_for_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "all.jsonl"
+    file.write_text('{"task": "ruler_vt", "references": ["x"], "prediction": "x"}\n' * 2)
+    assert {row.task for row in read_predictions(file, "vt")} == {"vt"}, "the same task under another name"
+    with pytest.raises(GatedevalError, match=r"line 1: the row is of task 'ruler_vt', not 'cwe'; leave --task out"):
+        list(read_predictions(file, "cwe"))
