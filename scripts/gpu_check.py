@@ -320,10 +320,13 @@ def prompt_of_128k_tokens(tiny: Path) -> dict[str, Any]:
 
 @check
 def gate_overhead(tiny: Path) -> dict[str, Any]:
-    """Whole models of the released shape, compiled, with and without gates (bench/gate.py). Numbers, no bar."""
+    """Whole models of the released shape with and without gates, compiled, and eager with the gating step switched on
+    and off in one engine (bench/gate.py). Numbers, no bar.
+    """
     need_gpu("minutes on a CPU (bench/gate.py)")
-    lengths = "--lengths 4096,8192,16384,32768 --batches 1,16 --chunk 8192"
-    return {"ok": True, **_bench("gate.py", f"--layers 28 --dtype bfloat16 {lengths} --compile --repeats 3")}
+    what = "--layers 28 --dtype bfloat16 --lengths 4096,8192,16384,32768 --batches 1,16 --chunk 8192 --repeats 3"
+    compiled, eager = _bench("gate.py", f"{what} --compile"), _bench("gate.py", what)
+    return {"ok": True, **compiled, "eager": eager["line"]}
 
 
 @check
