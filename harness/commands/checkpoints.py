@@ -7,21 +7,22 @@ from typing import Any
 
 import click
 
-from harness.commands.options import PATH
+from harness.commands.options import LAYOUTS, PATH
 
 
 @click.command()
 @click.argument("model")
 @click.option("--subfolder", help="Folder within the directory or hub repository.")
 @click.option("--revision", help="Revision of the hub repository.")
+@click.option("--gate-layout", type=LAYOUTS, help="Where the gate rows are, if config.json does not say it.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def check(model: str, subfolder: str | None, revision: str | None, as_json: bool) -> None:
+def check(model: str, subfolder: str | None, revision: str | None, gate_layout: Any, as_json: bool) -> None:
     """Say what the checkpoint MODEL (a directory or hub id) is, or what is wrong with it."""
     from harness.config import Model
     from harness.models.admission import admit
     from harness.run.plan_text import describe
 
-    named = Model(label=model, path=model, subfolder=subfolder, revision=revision)
+    named = Model(label=model, path=model, subfolder=subfolder, revision=revision, gate_layout=gate_layout)
     print(describe(named, as_json=as_json))
     admit(named)  # what `plan` and `run` would refuse ends this command with exit code 2, too
 

@@ -70,7 +70,7 @@ def rope(
 def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
     """Whether the checkpoint's own rotary encoding is one that `rope_of` computes for all of its layers.
 
-    False for parameters per layer type (Gemma 3), for rope types such as longrope or mrope, and where config.json has
+    False for parameters per layer type (Gemma 3), for rope types such as longrope, and where config.json has
     no rope_theta: the model class then has a default of its own, which is not ours to guess.
     """
     try:
@@ -223,10 +223,11 @@ def _parameters(
 def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions: int) -> dict[str, Any]:
     """The checkpoint's own rope parameters, completed. Raises GatedevalError for a type that we cannot compute."""
     kind = declared.get("rope_type") or declared.get("type") or "default"
-    if declared.get("mrope_section") is not None:
-        kind = "mrope"
-    if kind == "default":
-        return {"rope_type": "default", **common}
+    if kind == "default" or (kind == "mrope" and declared.get("mrope_section")):
+        # Multimodal RoPE divides the dimensions among time, height and width. A text's positions are equal in all
+        # three, so its angles are those of the default type; vLLM still has to know the sections.
+        sections = {k: declared[k] for k in ("mrope_section", "mrope_interleaved") if declared.get(k) is not None}
+        return {"rope_type": "default", **common, **sections}
     if kind not in ("yarn", "linear", "dynamic", "llama3"):
         raise GatedevalError(
             f"config.json: the checkpoint's rope type {kind!r} is not supported; supported are default, linear, "

@@ -48,6 +48,39 @@ _MOE = {
     "norm_topk_prob": True, "mlp_only_layers": [],
 }  # fmt: skip
 
+_LINEAR = {
+    "num_hidden_layers": 4, "full_attention_interval": 2, "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+}  # fmt: skip
+_FULL = {**_LINEAR, "layer_types": ["full_attention"] * 4, "full_attention_interval": 1}
+_PARTIAL = {**_DEFAULT, "partial_rotary_factor": 0.5}
+_MROPE = {**_PARTIAL, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+_SHARED_EXPERT = {**_MOE, "shared_expert_intermediate_size": 64}
+
+GATED: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_next": ("qwen3_next", {"rope_parameters": _PARTIAL, **_FULL, **_SHARED_EXPERT}),
+    "qwen3_5": ("qwen3_5_text", {"rope_parameters": _MROPE, **_FULL}),
+    "afmoe": (
+        "afmoe",
+        {
+            "rope_parameters": _DEFAULT, **_SLIDING, **_MOE, "num_dense_layers": 1, "num_shared_experts": 1,
+            "mup_enabled": True, "route_norm": True, "route_scale": 1.0, "score_func": "sigmoid", "n_group": 1, "topk_group": 1,
+        },
+    ),
+    "laguna": (
+        "laguna",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+            },
+            **_SLIDING, "mlp_layer_types": ["dense"] * 4, "gating": "per-head",
+        },
+    ),
+}
+"""Families whose attention has an output gate of another packing than the paper's."""
+
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_parameters": _DEFAULT}),
     "llama3": ("llama", {"rope_parameters": _LLAMA3}),
@@ -77,6 +110,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {"rope_parameters": _DEFAULT, **_MOE}),
     "olmo2": ("olmo2", {"rope_parameters": _DEFAULT}),
     "olmo3": ("olmo3", {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}, **_SLIDING}),
+    **GATED,
 }
 """Name -> (transformers' model type, what its config has beside the common sizes)."""
 
