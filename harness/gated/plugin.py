@@ -1,7 +1,7 @@
-"""The plugin's entry point (`vllm.general_plugins`). vLLM calls it in every process, so workers know the model class.
+"""The plugin's entry point (`vllm.general_plugins`). vLLM calls it in every process, workers included.
 
-It registers the model classes, and a config parser that reads config.json as vLLM's own parser does and then points gated
-checkpoints at our classes. Other checkpoints pass through unchanged. `trust_remote_code` is not needed.
+It registers the model classes, and a config parser that reads config.json as vLLM's own parser does and then points
+gated checkpoints at our classes. Other checkpoints pass through unchanged. `trust_remote_code` is not needed.
 """
 
 from __future__ import annotations

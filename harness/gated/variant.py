@@ -116,6 +116,8 @@ class VariantAttention(GatedAttention):
 
 def renamed(name: str) -> str:
     """The parameter that holds a tensor of the checkpoint (see `VariantAttention`)."""
-    return canonical(name).replace(".self_attn.gate_proj.", ".self_attn.attn_gate.").replace(
-        ".self_attn.gate_bias", ".self_attn.attn_gate.weight"
+    return (
+        canonical(name)
+        .replace(".self_attn.gate_proj.", ".self_attn.attn_gate.")
+        .replace(".self_attn.gate_bias", ".self_attn.attn_gate.weight")
     )

@@ -210,7 +210,7 @@ def inspect(path: Path | str, gate_layout: GateLayout | None = None) -> Checkpoi
 def _with_asked_layout(
     path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], given: GateLayout | None, *, wrapped: bool
 ) -> tuple[Mapping[str, Any], str]:
-    """The config in our classes' terms where a gate layout is named, else as it is; and what says where gate rows are."""
+    """The config (in our classes' terms where a gate layout is named), and what says where the gate rows are."""
     asked = asked_layout(path, config, given)
     kind = f"model type {config.get('model_type')}"
     if asked is None:

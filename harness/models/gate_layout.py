@@ -1,8 +1,8 @@
 """A checkpoint whose gate rows are packed in another way than the authors': what is asked for, and what the files show.
 
 `gate_layout`, in config.json or at a model of a gatedeval config, says where the gate rows of a Qwen- or Llama-type
-decoder are. Two of the three layouts have the same shapes, so no shape and no flag can say it instead. This module turns
-such a config.json into the terms of our own classes, after a comparison with the tensors' shapes. Pure.
+decoder are. Two of the three layouts have the same shapes, so no shape and no flag can say it instead. This module
+turns such a config.json into the terms of our own classes, after a comparison with the tensors' shapes. Pure.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def _check_family(path: Path, config: Mapping[str, Any]) -> None:
     kind = config.get("model_type")
     if kind not in CONVERTIBLE and not is_qwen(config):
         raise GatedevalError(
-            f"{path}: gate_layout says where the gate rows of a Qwen- or Llama-type decoder are"
-            f" ({', '.join(CONVERTIBLE)}); the model type is {kind!r}, whose other parts gatedeval does not know. Remove"
-            " gate_layout; or, if the model computes what Qwen3 computes, set model_type to qwen3 in a copy of config.json"
+            f"{path}: gate_layout is for decoders that our model classes compute ({', '.join(CONVERTIBLE)}), and the"
+            f" model type is {kind!r}. Remove gate_layout; or, if it computes what Qwen3 computes, set model_type to qwen3"
+            " in a copy of config.json"
         )
     if config.get("quantization_config"):
         raise GatedevalError(f"{path}: a quantised checkpoint with a gate is not supported; get the 16-bit weights")
@@ -134,7 +134,12 @@ def _check_family(path: Path, config: Mapping[str, Any]) -> None:
 def _heads(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[int, int]:
     """Query heads and head_dim: config.json's, or read off o_proj, which has heads x head_dim columns."""
     heads, output = config.get("num_attention_heads"), tensors.get(f"{_ATTENTION}o_proj.weight")
-    if not isinstance(heads, int) or output is None or len(output.shape) != 2 or f"{_ATTENTION}q_proj.weight" not in tensors:
+    if (
+        not isinstance(heads, int)
+        or output is None
+        or len(output.shape) != 2
+        or f"{_ATTENTION}q_proj.weight" not in tensors
+    ):
         raise GatedevalError(f"{path}: num_attention_heads or {_ATTENTION}q_proj and o_proj are missing")
     return heads, int(config.get("head_dim") or output.shape[1] // heads)
 

@@ -14,7 +14,7 @@ _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One tensor's header: shape and element type ("float32", "bfloat16", ...). `file`: the name of the file it is in."""
+    """One tensor's header: shape, element type ("float32", "bfloat16", ...) and the name of its file."""
 
     shape: tuple[int, ...]
     dtype: str

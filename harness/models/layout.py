@@ -1,14 +1,14 @@
 """Which rows of a checkpoint's q_proj are queries and which are gates. Pure: imports numpy only.
 
-The authors (packing "per-group") pack the gate projection into `q_proj`, per KV group: for each KV head, first the query rows of the heads
-in its group, then the gate rows of the same heads. With H query heads, K KV heads, D = head_dim and G gate rows per
-head (headwise 1, elementwise D), a group's block has (H/K)·D + (H/K)·G rows, and q_proj has H·(D+G) rows in total.
-The bias of q_proj, if there is one, is packed in the same way.
+The authors pack the gate projection into `q_proj`, per KV group (packing "per-group"): for each KV head, first the
+query rows of the heads in its group, then the gate rows of the same heads. With H query heads, K KV heads, D = head_dim
+and G gate rows per head (headwise 1, elementwise D), a group's block has (H/K)·D + (H/K)·G rows, and q_proj has
+H·(D+G) rows in total. The bias of q_proj, if there is one, is packed in the same way.
 
 Example: H = 4, K = 2, D = 2, headwise. The 12 rows of q_proj are q0 q0 q1 q1 g0 g1 | q2 q2 q3 q3 g2 g3.
 
-Packing "per-head" (Qwen3-Next's) has for each head its query rows and then its gate rows: q0 q0 g0 | q1 q1 g1 | ... Both
-have the same number of rows, so no shape tells them apart: config.json's `gate_layout` does, or the model type.
+Packing "per-head" (Qwen3-Next's) has for each head its query rows and then its gate rows: q0 q0 g0 | q1 q1 g1 | ...
+Both have the same number of rows, so no shape tells them apart: config.json's `gate_layout` does, or the model type.
 """
 
 from __future__ import annotations
@@ -243,18 +243,22 @@ def expected_tensors(config: Mapping[str, Any]) -> set[str] | None:
     return names
 
 
+def number_of_experts(config: Mapping[str, Any]) -> int:
+    """Experts of each such layer; 0 for a dense model. transformers 5 writes the number under another key."""
+    return int(config.get("num_experts") or config.get("num_local_experts") or 0) if is_moe(config) else 0
+
+
 def has_experts(config: Mapping[str, Any], layer: int) -> bool:
     """Whether the MLP of a layer (from 0) is a mixture of experts; the rule is Qwen3-MoE's."""
-    experts, step = int(config.get("num_experts") or 0), int(config.get("decoder_sparse_step") or 1)
-    dense = layer in (config.get("mlp_only_layers") or ())
-    return is_moe(config) and experts > 0 and not dense and (layer + 1) % step == 0
+    step, dense = int(config.get("decoder_sparse_step") or 1), config.get("mlp_only_layers") or ()
+    return number_of_experts(config) > 0 and layer not in dense and (layer + 1) % step == 0
 
 
 def _mlp_tensors(config: Mapping[str, Any], layer: int) -> list[str]:
     """Tensors of a layer's MLP, below `model.layers.i.`."""
     projections = [f"{name}_proj.weight" for name in ("gate", "up", "down")]
     if has_experts(config, layer):
-        experts = range(int(config["num_experts"]))
+        experts = range(number_of_experts(config))
         return ["mlp.gate.weight", *(f"mlp.experts.{number}.{name}" for number in experts for name in projections)]
     if config.get("model_type") == "llama" and config.get("mlp_bias"):
         projections += [f"{name}_proj.bias" for name in ("gate", "up", "down")]

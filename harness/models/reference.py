@@ -30,6 +30,7 @@ from harness.models.layout import (
     Layout,
     gate_from_flags,
     has_experts,
+    number_of_experts,
 )
 from harness.models.variant import Variant, canonical
 from harness.models.writing import write_checkpoint
@@ -212,7 +213,7 @@ class Experts(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        hidden, number = config["hidden_size"], config["num_experts"]
+        hidden, number = config["hidden_size"], number_of_experts(config)
         self.k, self.normed = config["num_experts_per_tok"], bool(config.get("norm_topk_prob"))
         self.gate = nn.Linear(hidden, number, bias=False)  # the router; it has nothing to do with the attention's gate
         self.experts = nn.ModuleList(SwiGLU(hidden, config["moe_intermediate_size"]) for _ in range(number))

@@ -64,8 +64,14 @@ GATED: dict[str, tuple[str, dict[str, Any]]] = {
     "afmoe": (
         "afmoe",
         {
-            "rope_parameters": _DEFAULT, **_SLIDING, **_MOE, "num_dense_layers": 1, "num_shared_experts": 1,
-            "mup_enabled": True, "route_norm": True, "route_scale": 1.0, "score_func": "sigmoid", "n_group": 1, "topk_group": 1,
+            "rope_parameters": _DEFAULT,
+            **_SLIDING,
+            **_MOE,
+            "num_dense_layers": 1,
+            "num_shared_experts": 1,
+            "mup_enabled": True,
+            "route_norm": True,
+            "score_func": "sigmoid",
         },
     ),
     "laguna": (

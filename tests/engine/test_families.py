@@ -41,18 +41,20 @@ TWO_RANKS = ("llama", "gemma2", "qwen3_moe")
 def rope_in_transformers(directory: Path, setting: ContextSetting) -> dict[str, Any] | None:
     """transformers' rope parameters for a setting; None: the checkpoint's own."""
     own = json.loads((directory / "config.json").read_text())["rope_parameters"]
-    theta = own.get("full_attention", own)["rope_theta"]
+    own = own.get("full_attention", own)
+    partial = {k: own[k] for k in ("partial_rotary_factor",) if k in own}
     if setting.yarn:
         return {
             "rope_type": "yarn",
-            "rope_theta": theta,
+            "rope_theta": own["rope_theta"],
+            **partial,
             "factor": setting.yarn.factor,
             "original_max_position_embeddings": families.POSITIONS,
             "attention_factor": 0.1 * math.log(setting.yarn.factor) + 1,
             "beta_fast": 32.0,
             "beta_slow": 1.0,
         }
-    return {"rope_type": "default", "rope_theta": setting.rope_theta} if setting.rope_theta else None
+    return {"rope_type": "default", "rope_theta": setting.rope_theta, **partial} if setting.rope_theta else None
 
 
 def engine_under(model: Model, setting: ContextSetting) -> Engine:
