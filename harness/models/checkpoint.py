@@ -30,7 +30,7 @@ from harness.models.layout import (
     our_architecture,
     tensor_mismatch,
 )
-from harness.models.other_gates import OtherGate, find_other_gate
+from harness.models.other_gates import OWN_ROPE, OtherGate, find_other_gate
 from harness.models.variant import GATE_MATRICES, Variant, canonical
 from harness.rope import context
 from harness.rope.tables import Rope
@@ -134,6 +134,11 @@ class Checkpoint:
         """
         if self.layout is None and not setting.rope_theta and not context.is_native(setting):
             context.check_theta_is_named(setting, self.config)
+        if not context.is_native(setting) and self.config.get("model_type") in OWN_ROPE:
+            raise GatedevalError(
+                f"context {setting.label!r}: vLLM's class for {self.config['model_type']!r} reads rope keys of its own, so"
+                f" the encoding of {self.path} cannot be replaced; use a native context"
+            )
         overrides = context.overrides(setting, self.config)
         if self.wrapped and overrides.hf_overrides:
             raise GatedevalError(
@@ -184,11 +189,11 @@ def inspect(path: Path | str, gate_layout: GateLayout | None = None) -> Checkpoi
             layout, config = _layout(path, config, tensors)
     if not wrapped and not config.get("quantization_config"):
         check_vocabulary(path, config, tensors)
+    quantised = bool(config.get("quantization_config"))
+    other_gate = find_other_gate(path, config, tensors) if layout is None and not quantised else None
     mismatch = None if wrapped else tensor_mismatch(config, tensors)
     if mismatch:
         raise GatedevalError(f"{path}: {mismatch} (config.json and the weights do not belong together)")
-    quantised = bool(config.get("quantization_config"))
-    other_gate = find_other_gate(path, config, tensors) if layout is None and not quantised else None
     named = (raw.get("architectures") or [str(raw.get("model_type"))])[0]
     if layout is not None:
         own = needs_our_model(config)

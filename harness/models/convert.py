@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Read = Callable[[str], torch.Tensor]
 
-_DROPPED = (LAYOUT_KEY, "attn_gate", HEADWISE_FLAG, ELEMENTWISE_FLAG, "auto_map", "transformers_version")
+_DROPPED = (LAYOUT_KEY, "attn_gate", HEADWISE_FLAG, ELEMENTWISE_FLAG, "auto_map")
 _REWRITTEN = (".safetensors", ".bin", ".index.json", ".py", ".lock")
 """Endings of files that are written anew, or (code, other formats of the weights) would not fit the new layout."""
 

@@ -115,8 +115,8 @@ def _check_family(path: Path, config: Mapping[str, Any]) -> None:
     if kind not in CONVERTIBLE and not is_qwen(config):
         raise GatedevalError(
             f"{path}: gate_layout is for decoders that our model classes compute ({', '.join(CONVERTIBLE)}), and the"
-            f" model type is {kind!r}. Remove gate_layout; or, if it computes what Qwen3 computes, set model_type to qwen3"
-            " in a copy of config.json"
+            f" model type is {kind!r}. Remove gate_layout; or, if it computes what Qwen3 computes, set model_type to"
+            " qwen3 in a copy of config.json"
         )
     if config.get("quantization_config"):
         raise GatedevalError(f"{path}: a quantised checkpoint with a gate is not supported; get the 16-bit weights")
