@@ -136,8 +136,8 @@ class Checkpoint:
             context.check_theta_is_named(setting, self.config)
         if not context.is_native(setting) and self.config.get("model_type") in OWN_ROPE:
             raise GatedevalError(
-                f"context {setting.label!r}: vLLM's class for {self.config['model_type']!r} reads rope keys of its own, so"
-                f" the encoding of {self.path} cannot be replaced; use a native context"
+                f"context {setting.label!r}: vLLM's class for {self.config['model_type']!r} reads rope keys of its own,"
+                f" so the encoding of {self.path} cannot be replaced; use a native context"
             )
         overrides = context.overrides(setting, self.config)
         if self.wrapped and overrides.hf_overrides:
