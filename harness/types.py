@@ -14,6 +14,12 @@ Gate = Literal["none", "headwise", "elementwise"]
 """What the attention output is multiplied with before the output projection (Gated Attention paper, G1)."""
 
 
+GateLayout = Literal["per-group", "per-head", "separate"]
+"""Where the rows of a gate's projection are: in q_proj after the query rows of each KV group or of each head, or in a
+matrix of their own.
+"""
+
+
 class GatedevalError(Exception):
     """Something the user can mend: the message says what is wrong, where, and what to do. Exit code 2."""
 

@@ -61,7 +61,7 @@ def cli() -> None:
 for command in (
     demo.demo,
     evaluate.run, evaluate.plan, evaluate.sweep, probing.probe,
-    checkpoints.check, checkpoints.twin, checkpoints.make_tiny,
+    checkpoints.check, checkpoints.twin, checkpoints.convert, checkpoints.make_tiny,
     results.table, results.figures, results.compare, results.report, results.view,
     results.runs, results.merge, results.rebuild, results.import_, exchange.export,
     ruler.ruler, ruler.data,

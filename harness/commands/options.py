@@ -7,13 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 import click
 
 from harness import export
+from harness.types import GateLayout
 
 PATH = click.Path(path_type=Path)
+LAYOUTS = click.Choice(get_args(GateLayout))
 FORMATS = click.Choice(export.FORMATS)
 STYLES = click.Choice(export.STYLES)
 

@@ -56,6 +56,9 @@ def to_dict(config: Config) -> dict[str, Any]:
         del data["benchmarks"]
     if config.probe is None:
         del data["probe"]
+    for entry in data["models"]:
+        if entry["gate_layout"] is None:
+            del entry["gate_layout"]
     return data
 
 

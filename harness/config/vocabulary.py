@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, Length, OneOrMore, Positive, Text, Whole
 from harness.config.probing import ProbeOptions
 from harness.config.table import TableOptions
+from harness.types import GateLayout
 
 
 def stretched_length(factor: float, original: float) -> int:
@@ -30,6 +31,7 @@ class Model(Entry):
     revision: Text | None = None
     tokenizer: Text | None = None  # a directory or hub id; None: beside the weights
     dtype: Dtype = "auto"  # in a file, the default is the engine's
+    gate_layout: GateLayout | None = None  # where its gate rows are; None: config.json and the model type say it
     contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
 
 

@@ -22,6 +22,7 @@ _WITHOUT_CAUSE = (
     "see stack trace",
     "the stack trace above",
     "EngineDeadError",
+    "failed to be inspected",
     "Engine core proc",
     "cancelled",
     "BrokenPipeError",
@@ -60,6 +61,14 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"divisible by tensor parallel size|[Ww]orld size .*(?:larger|greater) than|not enough (?:GPUs|devices)",
         "engine.tensor_parallel_size must divide the number of attention heads, and with"
         " engine.pipeline_parallel_size may not ask for more devices than there are",
+    ),
+    (
+        r"CPU GDN attention requires BF16",
+        "vLLM computes this family's linear attention in bfloat16 only on a CPU: set the model's dtype: bfloat16",
+    ),
+    (
+        r"No module named 'torchvision'",
+        "vLLM's class for this family needs torchvision: install the version that belongs to the installed torch",
     ),
     (r"greater than the derived max_model_len", "lower the context's max_length"),
     (r"only supported on GPUs with compute capability", "set engine.dtype (or the model's dtype): float16"),

@@ -60,7 +60,7 @@ class Engine:
         since = time.monotonic()
         self.model, self.options = model, options or EngineOptions()
         directory = resolve(model)
-        self.checkpoint: Checkpoint = inspect(directory)
+        self.checkpoint: Checkpoint = inspect(directory, model.gate_layout)
         self.tokenizer_dir = tokenizer_path(model, directory)
         self.stop_ids = stop_ids(self.checkpoint, load_tokenizer(self.tokenizer_dir))
         # Rotary tables are replaced in place, so the first ones must be as long as the longest setting needs.

@@ -16,7 +16,7 @@ from harness.engine.requests import EngineError
 from harness.gated import LOAD_FORMAT
 from harness.gated.watchdog import ENGINE_OF, follow_forks
 from harness.models.checkpoint import Checkpoint
-from harness.models.layout import ARCHITECTURE
+from harness.models.layout import ARCHITECTURE, LAYOUT_KEY
 from harness.rope.context import Overrides
 from harness.types import GatedevalError
 
@@ -39,6 +39,8 @@ def vllm_arguments(
     hf_overrides = dict(overrides.hf_overrides)
     if float32_logits(options, checkpoint, model.dtype, on_gpu=vllm_api.on_gpu()):
         hf_overrides["head_dtype"] = "float32"
+    if model.gate_layout is not None:  # the plugin's config parser reads it (`harness.gated.plugin`)
+        hf_overrides[LAYOUT_KEY] = model.gate_layout
     arguments: dict[str, Any] = {
         "model": str(checkpoint.path),
         "tokenizer": str(tokenizer_dir),

@@ -28,17 +28,21 @@ from harness.models.layout import Layout, tensor_mismatch
 from harness.models.variant import Variant
 
 
-class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
-    """Pre-norm layer: gated attention, then SwiGLU, with a norm on each one's output where `sandwich_norm` is set."""
+class GatedLayer(nn.Module):
+    """What the decoder layers of our model classes share: gated attention and norms. Mixed into vLLM's own layer class.
 
-    def __init__(
-        self,
-        config,
-        cache_config: CacheConfig | None = None,
-        quant_config: QuantizationConfig | None = None,
-        prefix: str = "",
+    Pre-norm: attention, then the MLP, with a norm on each one's output where `sandwich_norm` is set.
+    """
+
+    mlp: Any
+
+    def _build(
+        self, config: Any, cache_config: CacheConfig | None, quant_config: QuantizationConfig | None, prefix: str
     ) -> None:
-        nn.Module.__init__(self)  # Qwen3DecoderLayer.__init__ would register a second attention under the same name
+        """Everything but the MLP. Replaces the own `__init__` of vLLM's layer class, which would register a second
+        attention under the same name.
+        """
+        nn.Module.__init__(self)
         if quant_config is not None:
             raise ValueError("quantised gated checkpoints are not supported: load the unquantised weights")
         flags = config.to_dict()
@@ -61,7 +65,6 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
         else:
             attention = GatedAttention(layout, **settings)
         self.self_attn = attention
-        self.mlp = Qwen2MLP(config.hidden_size, config.intermediate_size, config.hidden_act, prefix=f"{prefix}.mlp")
         self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.sandwich = variant.sandwich_norm
@@ -84,6 +87,20 @@ class GatedQwen3DecoderLayer(Qwen3DecoderLayer):
         return self.mlp_output_layernorm(self.mlp(hidden_states)), residual
 
 
+class GatedQwen3DecoderLayer(GatedLayer, Qwen3DecoderLayer):
+    """A layer whose MLP is SwiGLU."""
+
+    def __init__(
+        self,
+        config,
+        cache_config: CacheConfig | None = None,
+        quant_config: QuantizationConfig | None = None,
+        prefix: str = "",
+    ) -> None:
+        self._build(config, cache_config, quant_config, prefix)
+        self.mlp = Qwen2MLP(config.hidden_size, config.intermediate_size, config.hidden_act, prefix=f"{prefix}.mlp")
+
+
 @support_torch_compile(
     dynamic_arg_dims={"input_ids": 0, "positions": -1, "intermediate_tensors": 0, "inputs_embeds": 0}
 )
@@ -94,18 +111,20 @@ class GatedQwen3Model(Qwen2Model):
         super().__init__(vllm_config=vllm_config, prefix=prefix, decoder_layer_type=GatedQwen3DecoderLayer)
 
 
-class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
-    """The authors' model in vLLM: gate none, headwise or elementwise, with or without q/k norm and `qkv_bias`."""
+class GatedCausalLM(nn.Module):
+    """What our model classes share: output matrix and a loader that misses no tensor. Mixed into vLLM's own class."""
 
-    # no release defines what a LoRA on the packed q_proj means
-    supports_lora: ClassVar[bool] = False  # type: ignore[assignment]
+    model: Any
+    lm_head: Any
+    make_empty_intermediate_tensors: Any
 
-    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+    def _build(self, vllm_config: VllmConfig, prefix: str, model_class: type[nn.Module]) -> None:
+        """Replaces the own `__init__` of vLLM's class, which would build its own decoder. `model_class`: ours."""
         nn.Module.__init__(self)
         self.config = vllm_config.model_config.hf_config
         self.vllm_config = vllm_config
         self.quant_config = vllm_config.quant_config
-        self.model = GatedQwen3Model(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))  # type: ignore[assignment]
+        self.model = model_class(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
         if get_pp_group().is_last_rank:
             self.lm_head = ParallelLMHead(
                 self.config.vocab_size, self.config.hidden_size, prefix=maybe_prefix(prefix, "lm_head")
@@ -113,7 +132,7 @@ class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
             if self.config.tie_word_embeddings:
                 self.lm_head = self.lm_head.tie_weights(self.model.embed_tokens)
         else:
-            self.lm_head = PPMissingLayer()  # type: ignore[assignment]
+            self.lm_head = PPMissingLayer()
         self.logits_processor = LogitsProcessor(self.config.vocab_size)
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
 
@@ -134,3 +153,14 @@ class GatedQwen3ForCausalLM(Qwen3ForCausalLM):
         if mismatch := tensor_mismatch(self.config.to_dict(), names):
             raise ValueError(f"{self.vllm_config.model_config.model}: {mismatch}")
         return loaded
+
+
+class GatedQwen3ForCausalLM(GatedCausalLM, Qwen3ForCausalLM):
+    """The authors' model in vLLM: gate none, headwise or elementwise, with or without q/k norm and `qkv_bias`."""
+
+    # no release defines what a LoRA on the packed q_proj means
+    supports_lora: ClassVar[bool] = False  # type: ignore[assignment]
+    make_empty_intermediate_tensors: Any
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        self._build(vllm_config, prefix, GatedQwen3Model)

@@ -16,7 +16,7 @@ from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_pa
 from vllm.model_executor.layers.layernorm import RMSNorm
 
 from harness.gated.attention import GatedAttention
-from harness.models.variant import AttnGate, Variant
+from harness.models.variant import AttnGate, Variant, canonical
 
 
 class GateLayer(nn.Module):
@@ -116,6 +116,8 @@ class VariantAttention(GatedAttention):
 
 def renamed(name: str) -> str:
     """The parameter that holds a tensor of the checkpoint (see `VariantAttention`)."""
-    return name.replace(".self_attn.gate_proj.", ".self_attn.attn_gate.").replace(
-        ".self_attn.gate_bias", ".self_attn.attn_gate.weight"
+    return (
+        canonical(name)
+        .replace(".self_attn.gate_proj.", ".self_attn.attn_gate.")
+        .replace(".self_attn.gate_bias", ".self_attn.attn_gate.weight")
     )

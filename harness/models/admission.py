@@ -36,7 +36,7 @@ def admit(model: Model) -> Admitted:
             generation_config.json cannot be read.
     """
     directory = resolve(model)
-    checkpoint = inspect(directory)
+    checkpoint = inspect(directory, model.gate_layout)
     _check_known_to_vllm(checkpoint)
     try:
         context.check_readable(checkpoint.config)

@@ -14,23 +14,27 @@ from typing import Any
 
 from harness.config import ContextSetting
 from harness.models.config_values import check_values, check_vocabulary
+from harness.models.gate_layout import asked_layout, evidence, with_layout
 from harness.models.headers import Tensor, read_tensors
 from harness.models.hub import file_sha256
 from harness.models.json_files import read_object
 from harness.models.layout import (
-    ARCHITECTURE,
+    ELEMENTWISE_FLAG,
+    HEADWISE_FLAG,
+    LAYOUT_KEY,
     Layout,
     gate_from_flags,
     gate_from_rows,
     is_qwen,
     needs_our_model,
+    our_architecture,
     tensor_mismatch,
 )
-from harness.models.other_gates import OtherGate, find_other_gate
-from harness.models.variant import Variant
+from harness.models.other_gates import OWN_ROPE, OtherGate, find_other_gate
+from harness.models.variant import GATE_MATRICES, Variant, canonical
 from harness.rope import context
 from harness.rope.tables import Rope
-from harness.types import GatedevalError
+from harness.types import GatedevalError, GateLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,8 @@ class Checkpoint:
     `layout`: None for a model that is no Qwen-type decoder; vLLM runs such a model with its own class.
     `architecture`: the model class that vLLM must resolve to. `tensors`: headers by name. `wrapped`: config.json is a
     multimodal wrapper, and `config` is its `text_config`. `other_gate`: the gate that vLLM's own class of another
-    family computes.
+    family computes. `gate_layout`: the packing of the gate rows that the model's entry in a config names. `evidence`:
+    where the gate rows are and what says so; None without a gate.
     """
 
     path: Path
@@ -52,6 +57,8 @@ class Checkpoint:
     weight_files: tuple[Path, ...]
     wrapped: bool = False
     other_gate: OtherGate | None = None
+    gate_layout: GateLayout | None = None
+    evidence: str | None = None
 
     @property
     def variant(self) -> Variant:
@@ -127,6 +134,11 @@ class Checkpoint:
         """
         if self.layout is None and not setting.rope_theta and not context.is_native(setting):
             context.check_theta_is_named(setting, self.config)
+        if not context.is_native(setting) and self.config.get("model_type") in OWN_ROPE:
+            raise GatedevalError(
+                f"context {setting.label!r}: vLLM's class for {self.config['model_type']!r} reads rope keys of its own,"
+                f" so the encoding of {self.path} cannot be replaced; use a native context"
+            )
         overrides = context.overrides(setting, self.config)
         if self.wrapped and overrides.hf_overrides:
             raise GatedevalError(
@@ -145,15 +157,20 @@ class Checkpoint:
         digest = hashlib.sha256()
         for file in (self.path / "config.json", *self.weight_files):
             digest.update(f"{file.name}:{file_sha256(file)}\n".encode())
+        if self.gate_layout is not None:  # the same rows, read in another way, are another model
+            digest.update(f"gate_layout:{self.gate_layout}\n".encode())
         return digest.hexdigest()
 
 
-def inspect(path: Path | str) -> Checkpoint:
+def inspect(path: Path | str, gate_layout: GateLayout | None = None) -> Checkpoint:
     """Read a checkpoint directory's config and tensor headers and decide what it is.
+
+    `gate_layout`: where the gate rows are, as the model's entry in a config says; None: config.json and the model type
+    say it.
 
     Raises:
         GatedevalError: config.json or weights missing or unreadable, a value of the wrong kind in config.json, flags or
-            a vocabulary that contradict the shapes, tensors missing.
+            a vocabulary that contradict the shapes, tensors missing, a gate layout that the shapes do not fit.
     """
     path = Path(path)
     raw = _read_config(path)
@@ -161,6 +178,7 @@ def inspect(path: Path | str) -> Checkpoint:
     config = text_config(raw)
     files, tensors = read_tensors(path)
     wrapped = config is not raw
+    config, said_by = _with_asked_layout(path, config, tensors, gate_layout, wrapped=wrapped)
     if not wrapped and config.get("tie_word_embeddings") and _output_differs(tensors, files):
         config = {**config, "tie_word_embeddings": False}  # vLLM would use the stored matrix, so we say what it is
     layout = None
@@ -171,14 +189,15 @@ def inspect(path: Path | str) -> Checkpoint:
             layout, config = _layout(path, config, tensors)
     if not wrapped and not config.get("quantization_config"):
         check_vocabulary(path, config, tensors)
+    quantised = bool(config.get("quantization_config"))
+    other_gate = find_other_gate(path, config, tensors) if layout is None and not quantised else None
     mismatch = None if wrapped else tensor_mismatch(config, tensors)
     if mismatch:
         raise GatedevalError(f"{path}: {mismatch} (config.json and the weights do not belong together)")
-    quantised = bool(config.get("quantization_config"))
-    other_gate = find_other_gate(path, config, tensors) if layout is None and not quantised else None
     named = (raw.get("architectures") or [str(raw.get("model_type"))])[0]
     if layout is not None:
-        named = ARCHITECTURE if needs_our_model(config) else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
+        own = needs_our_model(config)
+        named = our_architecture(config) if own else (config.get("architectures") or ["Qwen3ForCausalLM"])[0]
     return Checkpoint(
         path=path,
         config=config,
@@ -188,7 +207,24 @@ def inspect(path: Path | str) -> Checkpoint:
         weight_files=files,
         wrapped=wrapped,
         other_gate=other_gate,
+        gate_layout=gate_layout,
+        evidence=evidence(config, layout, tensors, said_by) if layout else other_gate.evidence if other_gate else None,
     )
+
+
+def _with_asked_layout(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], given: GateLayout | None, *, wrapped: bool
+) -> tuple[Mapping[str, Any], str]:
+    """The config (in our classes' terms where a gate layout is named), and what says where the gate rows are."""
+    asked = asked_layout(path, config, given)
+    kind = f"model type {config.get('model_type')}"
+    if asked is None:
+        flag = next((f for f in (HEADWISE_FLAG, ELEMENTWISE_FLAG) if config.get(f)), None)
+        return config, f"{kind}, whose packing is the authors'; {flag}" if flag else f"{kind}; attn_gate in config.json"
+    if wrapped:
+        raise GatedevalError(f"{path}: gate_layout is {asked}, but this is a multimodal wrapper; remove gate_layout")
+    where = f"{LAYOUT_KEY} in config.json" if config.get(LAYOUT_KEY) else "gate_layout of the model's config entry"
+    return with_layout(path, config, tensors, asked), f"{kind}; {where}: {asked}"
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -238,10 +274,12 @@ def _layout(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
             f"{path}: k_proj has {k_rows} rows, config.json says {kv_heads} KV heads of {head_dim}"
             f" ({kv_heads * head_dim})"
         )
-    layout = Layout(heads, kv_heads, head_dim, gate)
+    layout = Layout(heads, kv_heads, head_dim, gate, config.get(LAYOUT_KEY) or "per-group")
     if q_rows != layout.q_rows:
         implied = gate_from_rows(q_rows, heads, head_dim)
         meaning = f"which is a {implied} gate" if implied else "which is no known gate layout"
+        if implied == "none" and any(f"model.layers.0.self_attn.{n}.weight" in tensors for n in GATE_MATRICES):
+            meaning = "and the gate is a matrix of its own: say `gate_layout: separate`"
         raise GatedevalError(
             f"{path}: config.json's flags say gate {gate} ({layout.q_rows} rows in q_proj for {heads} heads of"
             f" {head_dim}), but q_proj has {q_rows} rows, {meaning}; correct the flags in config.json or get the"
@@ -258,8 +296,9 @@ def _check_variant(path: Path, config: Mapping[str, Any], tensors: Mapping[str, 
         expected = Variant.from_config(config).tensors(config)
     except GatedevalError as error:
         raise GatedevalError(f"{path}: {error}") from error
+    renamed = {canonical(name): tensor for name, tensor in tensors.items()} if expected else {}
     for name, shape in expected.items():
-        stored = tensors.get(f"model.layers.0.{name}")
+        stored = renamed.get(f"model.layers.0.{name}")
         if stored is not None and tuple(stored.shape) != shape:
             raise GatedevalError(
                 f"{path}: {name} has the shape {tuple(stored.shape)}, config.json's attn_gate means {shape}; correct"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.types import GatedevalError, first_line
@@ -14,10 +14,11 @@ _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """One tensor's header: shape and element type ("float32", "bfloat16", ...)."""
+    """One tensor's header: shape, element type ("float32", "bfloat16", ...) and the name of its file."""
 
     shape: tuple[int, ...]
     dtype: str
+    file: str = field(default="", compare=False)
 
     @property
     def size(self) -> int:
@@ -95,7 +96,7 @@ def _safetensors_header(file: Path) -> dict[str, Tensor]:
         if 8 + length + end != file.stat().st_size:
             raise ValueError(f"{file.stat().st_size} bytes, its header promises {8 + length + end}")
         return {
-            name: Tensor(shape=tuple(entry["shape"]), dtype=_DTYPES.get(entry["dtype"], entry["dtype"]))
+            name: Tensor(shape=tuple(entry["shape"]), dtype=_DTYPES.get(entry["dtype"], entry["dtype"]), file=file.name)
             for name, entry in header.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -111,7 +112,7 @@ def _bin_header(file: Path) -> dict[str, Tensor]:
     except Exception as error:
         raise GatedevalError(f"{file}: cannot be read as plain weights ({first_line(error)})") from error
     return {
-        name: Tensor(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+        name: Tensor(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."), file=file.name)
         for name, tensor in state.items()
         if isinstance(tensor, torch.Tensor)
     }

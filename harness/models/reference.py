@@ -23,11 +23,19 @@ from torch import Tensor, nn
 
 from harness.config import ContextSetting
 from harness.models.checkpoint import inspect
-from harness.models.layout import ARCHITECTURE, HEADWISE_FLAG, Layout, gate_from_flags
-from harness.models.variant import Variant
+from harness.models.layout import (
+    ARCHITECTURE,
+    HEADWISE_FLAG,
+    MOE_ARCHITECTURE,
+    Layout,
+    gate_from_flags,
+    has_experts,
+    number_of_experts,
+)
+from harness.models.variant import Variant, canonical
 from harness.models.writing import write_checkpoint
 from harness.rope import context
-from harness.types import Gate, GatedevalError
+from harness.types import Gate, GatedevalError, GateLayout
 
 NATIVE = ContextSetting(label="native")
 
@@ -79,7 +87,8 @@ def rotate(x_BTHD: Tensor, cos_sin_TD: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention with q/k norm and an output gate packed into q_proj, as in the released checkpoints.
 
-    q_proj holds, per KV head, the query rows of the heads in its group, then their gate rows.
+    q_proj holds, per KV head, the query rows of the heads in its group, then their gate rows (with `gate_layout`
+    per-head: for each head its query rows, then its gate rows).
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -108,8 +117,10 @@ class Attention(nn.Module):
         """(B, T, E) pre-normed hidden states -> (B, T, E). Appends this layer's weights and gates to `trace`."""
         (batch, length, _), at = x_BTE.shape, self.layout
         group = at.num_heads // at.num_kv_heads
-        packed = self.q_proj(x_BTE).view(batch, length, at.num_kv_heads, group * (at.head_dim + at.gate_dim))
-        q, gate = packed.split([group * at.head_dim, group * at.gate_dim], dim=-1)
+        blocks = at.num_heads if at.packing == "per-head" else at.num_kv_heads  # [queries | gates] of each
+        each = at.num_heads // blocks
+        packed = self.q_proj(x_BTE).view(batch, length, blocks, each * (at.head_dim + at.gate_dim))
+        q, gate = packed.split([each * at.head_dim, each * at.gate_dim], dim=-1)
         q_BTHD = q.reshape(batch, length, at.num_heads, at.head_dim)
         k_BTKD = self.k_proj(x_BTE).view(batch, length, at.num_kv_heads, at.head_dim)
         v_BTKD = self.v_proj(x_BTE).view(batch, length, at.num_kv_heads, at.head_dim)
@@ -193,14 +204,42 @@ class SwiGLU(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x_BTE)) * self.up_proj(x_BTE))
 
 
-class Layer(nn.Module):
-    """One decoder layer: attention, then MLP; each reads the normed residual stream and is added to it."""
+class Experts(nn.Module):
+    """A mixture of experts, as in Qwen3-MoE: the router's softmax over all experts, the k largest of them, their sum.
+
+    y = sum of p_i · expert_i(x) over the k experts with the largest p = softmax(x W_router); with `norm_topk_prob` the
+    k values of p are divided by their sum first.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
+        hidden, number = config["hidden_size"], number_of_experts(config)
+        self.k, self.normed = config["num_experts_per_tok"], bool(config.get("norm_topk_prob"))
+        self.gate = nn.Linear(hidden, number, bias=False)  # the router; it has nothing to do with the attention's gate
+        self.experts = nn.ModuleList(SwiGLU(hidden, config["moe_intermediate_size"]) for _ in range(number))
+
+    def forward(self, x_BTE: Tensor) -> Tensor:
+        """(B, T, E) -> (B, T, E). Every expert sees only the tokens that chose it."""
+        x_NE = x_BTE.reshape(-1, x_BTE.shape[-1])
+        share_NK, chosen_NK = self.gate(x_NE).float().softmax(-1).topk(self.k, dim=-1)
+        if self.normed:
+            share_NK = share_NK / share_NK.sum(-1, keepdim=True)
+        out_NE = torch.zeros_like(x_NE)
+        for number, expert in enumerate(self.experts):
+            token, rank = (chosen_NK == number).nonzero(as_tuple=True)
+            if len(token):
+                out_NE.index_add_(0, token, expert(x_NE[token]) * share_NK[token, rank, None].to(x_NE.dtype))
+        return out_NE.view_as(x_BTE)
+
+
+class Layer(nn.Module):
+    """One decoder layer: attention, then MLP; each reads the normed residual stream and is added to it."""
+
+    def __init__(self, config: Mapping[str, Any], number: int) -> None:
+        super().__init__()
         hidden, eps = config["hidden_size"], config["rms_norm_eps"]
         self.self_attn = Attention(config)
-        self.mlp = SwiGLU(hidden, config["intermediate_size"])
+        self.mlp: Any = Experts(config) if has_experts(config, number) else SwiGLU(hidden, config["intermediate_size"])
         self.input_layernorm = RMSNorm(hidden, eps)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
         sandwich = self.self_attn.variant.sandwich_norm
@@ -219,7 +258,7 @@ class Decoder(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config["vocab_size"], config["hidden_size"])
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config["num_hidden_layers"]))
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(config["num_hidden_layers"]))
         self.norm = RMSNorm(config["hidden_size"], config["rms_norm_eps"])
 
     def forward(self, ids_BT: Tensor, cos_sin_TD: Tensor, trace: Trace | None = None) -> Tensor:
@@ -299,17 +338,20 @@ class Reference(nn.Module):
         write_checkpoint(target, {**self.config, **config}, tensors)
 
 
-def load(path: Path | str) -> Reference:
+def load(path: Path | str, gate_layout: GateLayout | None = None) -> Reference:
     """A checkpoint folder as a float32 model in eval mode. Every tensor of the checkpoint is used and none is missing.
+
+    `gate_layout`: where its gate rows are, if config.json does not say it.
 
     Raises:
         GatedevalError: `harness.models.checkpoint.inspect` refuses the folder, or the model is of another family.
     """
     from safetensors.torch import load_file
 
-    checkpoint = inspect(path)
+    checkpoint = inspect(path, gate_layout)
     if checkpoint.layout is None or (
-        HEADWISE_FLAG not in checkpoint.config and checkpoint.architecture not in ("Qwen3ForCausalLM", ARCHITECTURE)
+        HEADWISE_FLAG not in checkpoint.config
+        and checkpoint.architecture not in ("Qwen3ForCausalLM", ARCHITECTURE, MOE_ARCHITECTURE)
     ):
         raise GatedevalError(f"{path}: {checkpoint.architecture} is not a model of the paper's family (Qwen3)")
     model = Reference(checkpoint.config)
@@ -318,5 +360,5 @@ def load(path: Path | str) -> Reference:
         tensors.update(load_file(file))
     if model.lm_head is None:
         tensors.pop("lm_head.weight", None)
-    model.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, strict=True)
+    model.load_state_dict({canonical(name): tensor.float() for name, tensor in tensors.items()}, strict=True)
     return model.eval()

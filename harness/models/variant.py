@@ -166,6 +166,17 @@ class Variant:
         return "; ".join(words) or "none"
 
 
+GATE_MATRICES = ("gate_proj", "g_proj", "w_g")
+"""Names of a gate's own matrix in the attention block: ours, and those that others give it."""
+
+
+def canonical(name: str) -> str:
+    """The name of a checkpoint's tensor in our classes: `self_attn.g_proj.weight` -> `self_attn.gate_proj.weight`."""
+    for other in GATE_MATRICES[1:]:
+        name = name.replace(f".self_attn.{other}.", ".self_attn.gate_proj.")
+    return name
+
+
 def has_variant_keys(config: Mapping[str, Any]) -> bool:
     """Whether config.json has a key that asks for something beyond Qwen3 and the released gates."""
     return config.get("attn_gate") is not None or bool(config.get("sdpa_norm")) or bool(config.get("sandwich_norm"))

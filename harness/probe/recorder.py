@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.probe.attention import RowMeasures, measure_rows, weights
+from harness.probe.other_gates import GateSource, gate_source
 from harness.probe.plan import ProbePlan
 from harness.probe.tallies import Gates, Largest, Small
 
@@ -104,6 +105,9 @@ class Recorder:
                 self._hook(parent.o_proj, self._on_projection(layer))
             if (gate := getattr(parent, "attn_gate", None)) is not None:
                 self._hook(gate, self._on_gate(layer))
+            if (source := gate_source(parent)) is not None:
+                self._hook(source.module, self._on_other_gate(layer, source))
+                self._hook(parent.o_proj, self._on_projection(layer))
         for name, largest in self.hidden.items():
             self._hook(modules[name], self._on_layer(largest))
         self._hook(self.model, self._on_model)
@@ -205,6 +209,12 @@ class Recorder:
 
         return hook
 
+    def _on_other_gate(self, layer: AttentionLayer, source: GateSource) -> Any:
+        def hook(args: Any, kwargs: Any, output: Any) -> None:
+            layer.gates.add(source.values(output))
+
+        return hook
+
     def _on_projection(self, layer: AttentionLayer) -> Any:
         def hook(args: Any, kwargs: Any, output: Any) -> None:
             layer.after.add(args[0])
@@ -265,6 +275,8 @@ def find_attention(model: nn.Module) -> list[AttentionLayer]:
             if getattr(module, "has_sink", False):
                 raise ValueError(f"{name} has a learned sink beside its keys, which the probe does not measure")
             layers.append(AttentionLayer(name, module, modules[name.rpartition(".")[0]]))
+    if len({layer.module.num_heads for layer in layers}) > 1:
+        raise ValueError(f"{type(model).__name__} has layers with different numbers of heads, which is not measured")
     if not layers:
         raise ValueError(f"{type(model).__name__} has no attention layer that the probe knows how to measure")
     return layers

@@ -70,7 +70,7 @@ def rope(
 def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
     """Whether the checkpoint's own rotary encoding is one that `rope_of` computes for all of its layers.
 
-    False for parameters per layer type (Gemma 3), for rope types such as longrope or mrope, and where config.json has
+    False for parameters per layer type (Gemma 3), for rope types such as longrope, and where config.json has
     no rope_theta: the model class then has a default of its own, which is not ours to guess.
     """
     try:
@@ -84,7 +84,39 @@ def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
 
 def check_readable(checkpoint_config: Mapping[str, Any]) -> None:
     """Raise GatedevalError if config.json has no positions, or rope parameters that are no numbers."""
-    _read(checkpoint_config)
+    if _is_per_layer(checkpoint_config):
+        _positions(checkpoint_config)
+    else:
+        _read(checkpoint_config)
+
+
+def _is_per_layer(config: Mapping[str, Any]) -> bool:
+    """Whether config.json gives a base or a rotary share for every layer, as Step 3.5's; vLLM's class computes it."""
+    return any(isinstance(config.get(key), list) for key in ("rope_theta", "partial_rotary_factors"))
+
+
+def _own_overrides(setting: ContextSetting, config: Mapping[str, Any]) -> Overrides:
+    """vLLM's arguments for a checkpoint with rope parameters per layer, which has the native setting only."""
+    if not is_native(setting):
+        raise GatedevalError(
+            f"context {setting.label!r}: config.json has rope parameters for every layer (rope_theta or"
+            " partial_rotary_factors is a list), which no setting can replace; use a native context"
+        )
+    positions = _positions(config)
+    length = setting.max_length or positions
+    if length > positions:
+        raise GatedevalError(
+            f"context {setting.label!r}: max_length {length} is beyond the checkpoint's max_position_embeddings ="
+            f" {positions}; lower max_length"
+        )
+    return Overrides(hf_overrides={}, max_model_len=length, reach=positions)
+
+
+def _positions(config: Mapping[str, Any]) -> int:
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int) or positions <= 0:
+        raise GatedevalError(f"config.json: max_position_embeddings is {positions!r}, not a positive whole number")
+    return positions
 
 
 def check_theta_is_named(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> None:
@@ -114,6 +146,8 @@ def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Ro
 
 def max_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> int:
     """The longest prompt plus answer under `setting`, in tokens: its own `max_length`, else its reach."""
+    if _is_per_layer(checkpoint_config):
+        return _own_overrides(setting, checkpoint_config).max_model_len
     theta, positions, declared = _read(checkpoint_config)
     return _length(setting, _parameters(setting, theta, positions, declared), positions)
 
@@ -126,6 +160,8 @@ def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> 
     here, with the attention factor as a number. vLLM 0.32 takes `max_position_embeddings` as the limit on prompts for
     YaRN and for the default type, so the override raises it for a longer prompt; no other number is derived from it.
     """
+    if _is_per_layer(checkpoint_config):
+        return _own_overrides(setting, checkpoint_config)
     theta, positions, declared = _read(checkpoint_config)
     parameters = _parameters(setting, theta, positions, declared)
     length = _length(setting, parameters, positions)
@@ -169,6 +205,8 @@ def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | No
     declared = config.get("rope_parameters") or config.get("rope_scaling")
     if declared is not None and not isinstance(declared, Mapping):
         raise GatedevalError(f"config.json: rope_scaling is {declared!r}, not a mapping; correct the checkpoint")
+    if _is_per_layer(config):
+        raise GatedevalError("config.json: rope_theta or partial_rotary_factors is a list, one number for each layer")
     if declared is not None and _is_nested(declared):
         declared = declared[FULL]
     elif declared and not {"rope_type", "type", "rope_theta", "factor"} & set(declared):
@@ -180,9 +218,7 @@ def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | No
         if isinstance(value, str) and key not in ("rope_type", "type"):
             raise GatedevalError(f"config.json: {key} is {value!r}, not a number; correct the checkpoint")
     theta = (declared or {}).get("rope_theta") or config.get("rope_theta") or DEFAULT_ROPE_THETA
-    positions = config.get("max_position_embeddings")
-    if not isinstance(positions, int) or positions <= 0:
-        raise GatedevalError(f"config.json: max_position_embeddings is {positions!r}, not a positive whole number")
+    positions = _positions(config)
     declared = dict(declared or {})
     if "partial_rotary_factor" in config:
         declared.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
@@ -223,10 +259,11 @@ def _parameters(
 def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions: int) -> dict[str, Any]:
     """The checkpoint's own rope parameters, completed. Raises GatedevalError for a type that we cannot compute."""
     kind = declared.get("rope_type") or declared.get("type") or "default"
-    if declared.get("mrope_section") is not None:
-        kind = "mrope"
-    if kind == "default":
-        return {"rope_type": "default", **common}
+    if kind == "default" or (kind == "mrope" and declared.get("mrope_section")):
+        # Multimodal RoPE divides the dimensions among time, height and width. A text's positions are equal in all
+        # three, so its angles are those of the default type; vLLM still has to know the sections.
+        sections = {k: declared[k] for k in ("mrope_section", "mrope_interleaved") if declared.get(k) is not None}
+        return {"rope_type": "default", **common, **sections}
     if kind not in ("yarn", "linear", "dynamic", "llama3"):
         raise GatedevalError(
             f"config.json: the checkpoint's rope type {kind!r} is not supported; supported are default, linear, "

@@ -42,11 +42,11 @@ def render(plan: Plan) -> str:
 def describe(model: Model, *, as_json: bool = False) -> str:
     """What a checkpoint is. Raises GatedevalError with what is wrong with it."""
     directory = resolve(model)
-    checkpoint = inspect(directory)
+    checkpoint = inspect(directory, model.gate_layout)
     layout, config = checkpoint.layout, checkpoint.config
     facts: dict[str, Any] = {"path": str(directory), "gate": checkpoint.gate}
-    if checkpoint.other_gate:
-        facts["gate layout"] = checkpoint.other_gate.evidence
+    if checkpoint.evidence:
+        facts["gate layout"] = checkpoint.evidence
     if layout:
         facts["heads"] = f"{layout.num_heads} query, {layout.num_kv_heads} key/value, head_dim {layout.head_dim}"
         gate = (

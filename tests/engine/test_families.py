@@ -16,8 +16,11 @@ import pytest
 
 from harness.config import ContextSetting, EngineOptions, Model, Yarn
 from harness.engine.engine import Engine
-from harness.engine.requests import Question
+from harness.engine.probing import probe
+from harness.engine.requests import EngineError, Question
 from harness.models.bpe import save_tokenizer, train_bpe
+from harness.probe.plan import ProbePlan
+from harness.probe.rows import choose_rows
 from tests.checkpoints import families
 from tests.support.in_process import shared_engine
 
@@ -36,23 +39,29 @@ EVERY_DAY = ("llama", "gemma3")
 """Families of `make test`; the others are `extended`."""
 TWO_RANKS = ("llama", "gemma2", "qwen3_moe")
 """Families that `extended` runs on two ranks; the others are `slow`."""
+RARE = ("laguna", "step3p5", "qwen3_5")
+"""Families that are `slow` on one rank, too."""
 
 
 def rope_in_transformers(directory: Path, setting: ContextSetting) -> dict[str, Any] | None:
     """transformers' rope parameters for a setting; None: the checkpoint's own."""
+    if not setting.yarn and setting.rope_theta is None:
+        return None
     own = json.loads((directory / "config.json").read_text())["rope_parameters"]
-    theta = own.get("full_attention", own)["rope_theta"]
+    own = own.get("full_attention", own)
+    partial = {k: own[k] for k in ("partial_rotary_factor",) if k in own}
     if setting.yarn:
         return {
             "rope_type": "yarn",
-            "rope_theta": theta,
+            "rope_theta": own["rope_theta"],
+            **partial,
             "factor": setting.yarn.factor,
             "original_max_position_embeddings": families.POSITIONS,
             "attention_factor": 0.1 * math.log(setting.yarn.factor) + 1,
             "beta_fast": 32.0,
             "beta_slow": 1.0,
         }
-    return {"rope_type": "default", "rope_theta": setting.rope_theta} if setting.rope_theta else None
+    return {"rope_type": "default", "rope_theta": setting.rope_theta, **partial}
 
 
 def engine_under(model: Model, setting: ContextSetting) -> Engine:
@@ -71,7 +80,8 @@ def written(family: str, directory: Path) -> tuple[Model, dict[str, np.ndarray]]
     """
     words = (f"w {i}" for i in range(300))
     families.write(family, directory, lambda d: save_tokenizer(train_bpe(words, 400), d))
-    wanted = {s.label: families.logprobs(directory, IDS, rope_in_transformers(directory, s)) for s in SETTINGS}
+    settings = [s for s in SETTINGS if s == NATIVE or family not in families.NATIVE_ONLY]
+    wanted = {s.label: families.logprobs(directory, IDS, rope_in_transformers(directory, s)) for s in settings}
     return Model(label=family, path=str(directory), dtype="float32"), wanted
 
 
@@ -84,14 +94,36 @@ def check(engine: Engine, setting: ContextSetting, wanted: np.ndarray) -> None:
         assert worst < 1e-3, f"{engine.model.label}, {setting.label}, position {position}: {worst} nats"
 
 
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(f, marks=[] if f in EVERY_DAY else [pytest.mark.extended]) for f in families.FAMILIES],
-)
+def check_probe(engine: Engine, gates_and_sinks: tuple[np.ndarray, np.ndarray]) -> None:
+    """Compare the probe's gate scores and attention on the first token with transformers' modules."""
+    gates, sinks = gates_and_sinks
+    result = probe(engine, ProbePlan(tuple(IDS), choose_rows(len(IDS), first_query=True)))
+    assert np.abs(result.gate_mean - gates).max() <= 1e-5
+    assert np.abs(result.first.head - sinks).max() <= 1e-5
+    assert result.small_after.shape == result.small_before.shape
+
+
+def everyday(family: str) -> list[pytest.MarkDecorator]:
+    if family in EVERY_DAY:
+        return []
+    return [pytest.mark.slow if family in RARE else pytest.mark.extended]
+
+
+def skip_without_its_packages(family: str) -> None:
+    if family == "qwen3_5":
+        pytest.importorskip("torchvision", reason="vLLM's class for Qwen3.5 imports it")
+
+
+@pytest.mark.parametrize("family", [pytest.param(f, marks=everyday(f)) for f in families.FAMILIES])
 def test_every_setting_of_a_family_is_transformers(tmp_path: Path, family: str) -> None:
+    skip_without_its_packages(family)
     model, wanted = written(family, tmp_path / family)
-    for setting in SETTINGS:
-        check(engine_under(model, setting), setting, wanted[setting.label])
+    measured = families.gates_and_sinks(family, tmp_path / family, IDS) if family in families.GATES else None
+    for setting in [s for s in SETTINGS if s.label in wanted]:
+        engine = engine_under(model, setting)
+        check(engine, setting, wanted[setting.label])
+        if measured and setting == NATIVE:
+            check_probe(engine, measured)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +132,37 @@ def test_every_setting_of_a_family_is_transformers(tmp_path: Path, family: str) 
 )
 def test_on_two_ranks_too(tmp_path: Path, family: str) -> None:
     """Each rank has half of the heads, of the vocabulary and of every expert, in a process of its own."""
+    skip_without_its_packages(family)
     model, wanted = written(family, tmp_path / family)
+    measured = families.gates_and_sinks(family, tmp_path / family, IDS) if family in families.GATES else None
     shared_engine.close()
-    pending = list(SETTINGS)
+    pending = [s for s in SETTINGS if s.label in wanted]
     while pending:
         with Engine(model, pending, EngineOptions(enforce_eager=True, tensor_parallel_size=2)) as engine:
             assert engine.facts["ranks"] == 2
             for setting in [s for s in pending if engine.can_switch_to(s)]:
                 engine.set_context(setting)
                 check(engine, setting, wanted[setting.label])
+                if measured and setting == NATIVE:
+                    check_probe(engine, measured)
                 pending.remove(setting)
+
+
+@pytest.mark.slow
+def test_linear_attention_runs_in_bfloat16(tmp_path: Path) -> None:
+    """On a CPU, vLLM computes the linear-attention layers of Qwen3-Next in bfloat16 only, and says so in float32."""
+    model, wanted = written("qwen3_next_linear", tmp_path / "m")
+    native = wanted["native"]
+    with pytest.raises(EngineError, match=r"CPU GDN attention requires BF16.*set the model's dtype: bfloat16"):
+        shared_engine.get(model, NATIVE)
+    engine = shared_engine.get(model.model_copy(update={"dtype": "bfloat16"}), *SETTINGS)
+    for setting in SETTINGS:
+        engine.set_context(setting)
+        questions = [Question(p, tuple((tuple(IDS[: p + 1]), (t,)) for t in TOKENS)) for p in POSITIONS]
+        rows = {choice.key: np.array(choice.logprobs) for choice in engine.choose(questions)}
+        for position in POSITIONS:
+            off = np.abs(rows[position] - wanted[setting.label][position][list(TOKENS)]).mean()
+            other = np.abs(native[position - 7] - wanted[setting.label][position])[list(TOKENS)].mean()
+            assert off < 0.15 < other, (setting.label, position)  # rounding to 16 bits, not another function
+    result = probe(engine, ProbePlan(tuple(IDS), choose_rows(len(IDS))))
+    assert result.gate_mean.shape == (2, 4)  # the layers with full attention

@@ -66,13 +66,15 @@ def random_checkpoint(folder: Path, config: dict[str, Any], seed: int = 0) -> Pa
 
 def _shape(name: str, config: dict[str, Any]) -> tuple[int, ...]:
     hidden, inner, dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    if ".experts." in name:
+        inner = config["moe_intermediate_size"]
     heads, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
     packed = config.get("packed_rows", heads)  # with the released flags, q_proj holds gate rows too
     rows = {
         "q_proj": (packed, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, heads),
         "gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner),
         "embed_tokens": (config["vocab_size"], hidden), "lm_head": (config["vocab_size"], hidden),
-        "q_norm": (dim,), "k_norm": (dim,),
+        "q_norm": (dim,), "k_norm": (dim,), "gate": (config.get("num_experts"), hidden),
     }  # fmt: skip
     module, kind = name.split(".")[-2:]
     shape = rows.get(module, (hidden,))

@@ -52,7 +52,8 @@ def written(directory: Path, model_type: str, **config: Any) -> Path:
             "afmoe",
             {**MOE, "num_dense_layers": 1},
             "elementwise",
-            "separate matrix (model type afmoe; model.layers.0.self_attn.gate_proj.weight has 128 rows = 128)",
+            "separate matrix (model type afmoe; model.layers.0.self_attn.gate_proj.weight has 128 rows = 128, in"
+            " model.safetensors); sigmoid",
         ),
     ],
 )
@@ -78,7 +79,7 @@ def test_a_separate_gate_per_head() -> None:
     found = find_other_gate(Path("m"), config, of(4))
     assert found is not None
     assert found.kind == "headwise"
-    assert found.evidence.endswith("g_proj.weight has 4 rows = 128 / 32)")
+    assert found.evidence.endswith("g_proj.weight has 4 rows = 128 / 32); sigmoid")
     with pytest.raises(GatedevalError, match="neither one per head nor one per column"):
         find_other_gate(Path("m"), config, of(5))
 
