@@ -35,6 +35,9 @@ from harness.types import GatedevalError
 @click.option("--caption", type=click.Choice(["full", "short"]), help="How much stands beneath (default: full).")
 @click.option("--label", help=r"LaTeX: label of the table, for \ref, e.g. tab:ruler.")
 @click.option("--transpose", is_flag=True, default=None, help="Models as columns (style table5).")
+@click.option("--arms", type=click.Choice(["rows", "expanded", "off"]), help="Checkpoints of one arm: one row; one row and its checkpoints below; or no arms.")
+@click.option("--steps", type=click.Choice(["last", "all"]), help="Training steps that an arm's row is about (default: last).")
+@click.option("--infer", type=click.Choice(["files", "recipe"]), help="What comparisons are about: these files, or other trainings too.")
 def table(
     run: Path, lengths: str | None, rename: tuple[str, ...], models: tuple[str, ...], contexts: tuple[str, ...],
     benchmarks: tuple[str, ...], style: str, short_style: str | None, **options: Any,

@@ -114,6 +114,9 @@ _STYLES_OF = {
     "rename": ("table5", "tasks", "delta", "lengths", "samples"),
     "digits": ("table5", "tasks", "delta", "lengths"),
     "caption": ("table5", "tasks", "delta", "lengths"),
+    "arms": ("table5", "tasks", "delta", "lengths", "samples"),
+    "steps": ("table5", "tasks", "delta", "lengths"),
+    "infer": ("table5", "delta"),
 }
 """Option -> the styles that it changes. An option that would change nothing is refused."""
 

@@ -171,6 +171,7 @@ def to_json(table: Table, caption: Sequence[str]) -> str:
                 "change": entry.drop,
                 "marks": entry.marks,
                 "best": entry.best,
+                **({"spread": entry.spread, "checkpoints": list(entry.checkpoints)} if entry.checkpoints else {}),
             }
         rows.append(fields)
     return (

@@ -73,12 +73,18 @@ def welch_interval(a: ArrayLike, b: ArrayLike, level: float = LEVEL) -> Interval
 
 
 def arm_interval(means: ArrayLike, level: float = LEVEL) -> Interval:
-    """Student's interval of one arm's mean over its checkpoints; NaN for one checkpoint, or without any spread."""
+    """Student's interval of one arm's mean over its checkpoints; NaN for one checkpoint, or without any spread.
+
+    Ends are cut to 0..1 for means in 0..1.
+    """
     column = column_of(means)
     if column.size < 2 or np.ptp(column) <= 1e-12:
         return Interval(math.nan, math.nan, "t over checkpoints")
     half = _t(column.size - 1, 0.5 + level / 2) * spread(column) / math.sqrt(column.size)
-    return Interval(float(column.mean()) - half, float(column.mean()) + half, "t over checkpoints")
+    low, high = float(column.mean()) - half, float(column.mean()) + half
+    if 0 <= column.min() and column.max() <= 1:
+        low, high = max(0.0, low), min(1.0, high)
+    return Interval(low, high, "t over checkpoints")
 
 
 def assignments(a: int, b: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ class Entry:
     interval: tuple[float, float] | None = None  # 95%, unit of the value
     clustered: tuple[float, float] | None = None  # the same with tasks (MMLU's subjects) as clusters
     note: str | None = None  # shown instead of the drop
+    checkpoints: tuple[float, ...] = ()  # of an arm: the number of each of its checkpoints, unit of the value
     text: str | None = None
     decimals: int = 2
     signed: bool = False
@@ -56,10 +58,24 @@ class Entry:
 
     @property
     def parenthesis(self) -> str:
-        """The note, else the drop as "(−6.0)" with one decimal at most, or nothing."""
-        if self.note is not None:
-            return self.note
-        return "" if self.drop is None else f"({number_text(self.drop, min(1, self.decimals), signed=True)})"
+        """An arm's spread, then the note, else the drop as "(−6.0)" with one decimal at most; or nothing."""
+        return self.beside if self.note is None else f"{self.spread_text} {self.note}".strip()
+
+    @property
+    def beside(self) -> str:
+        """The parenthesis without the note."""
+        drop = "" if self.drop is None else f"({number_text(self.drop, min(1, self.decimals), signed=True)})"
+        return f"{self.spread_text} {'' if self.note is not None else drop}".strip()
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation between an arm's checkpoints; None for fewer than two."""
+        return statistics.stdev(self.checkpoints) if len(self.checkpoints) > 1 else None
+
+    @property
+    def spread_text(self) -> str:
+        """ "±1.25" with the decimals of the value, or nothing."""
+        return "" if self.spread is None else f"±{number_text(self.spread, self.decimals)}"
 
 
 @dataclass(kw_only=True)
