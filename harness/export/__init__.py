@@ -59,6 +59,7 @@ def export_run(
     from harness.export.lm_eval import lm_eval_results
     from harness.store import Store
     from harness.tables import delta_table, lengths_table, table5, tasks_table
+    from harness.tables.arms_view import names_checkpoints
     from harness.tables.probe import probe_table
     from harness.tables.reference import load_reference
     from harness.tables.view import new_names, viewed
@@ -75,6 +76,8 @@ def export_run(
         if fmt not in ("md", "json"):  # md is the default of the command line: a style with one format takes it
             raise GatedevalError(f"--style lm_eval is lm-eval's results JSON: use --format json, not {fmt}")
         return lm_eval_results(store, model, context)
+    if style == "delta" and view.get("arms") is None and names_checkpoints(store, baseline, candidate):
+        view["arms"] = "off"
     names = new_names(store, view.get("rename"))
     baseline, candidate = (names.get(label, label) if label else label for label in (baseline, candidate))
     store, choices = viewed(store, **view)
@@ -114,7 +117,7 @@ _STYLES_OF = {
     "rename": ("table5", "tasks", "delta", "lengths", "samples"),
     "digits": ("table5", "tasks", "delta", "lengths"),
     "caption": ("table5", "tasks", "delta", "lengths"),
-    "arms": ("table5", "tasks", "delta", "lengths", "samples"),
+    "arms": ("table5", "tasks", "delta", "lengths"),
     "steps": ("table5", "tasks", "delta", "lengths"),
     "infer": ("table5", "delta"),
 }
@@ -145,14 +148,20 @@ def _check(what: str, given: str, known: Sequence[str]) -> None:
 
 
 def _samples(store: Store, choices: TableOptions, fmt: str) -> str:
-    """One line per sample; JSON has lists as lists, and null where CSV has an empty field."""
+    """One line per sample of a checkpoint; JSON has lists as lists, and null where CSV has an empty field."""
     from harness.export import text
     from harness.tables import samples_frame
+    from harness.tables.arms import arms_of
     from harness.tables.frames import cell_of, sample_rows
     from harness.tables.view import chosen_rows, shown
 
     if fmt not in ("csv", "json"):
         raise GatedevalError(f"--style samples is one line a sample, for programs: use --format csv or json, not {fmt}")
+    if (arms := arms_of(store)) is not None:
+        if choices.models is not None:
+            names = [label for row in choices.models for label in arms.rows.get(row, (row,))]
+            choices = choices.model_copy(update={"models": tuple(names)})
+        store = arms.checkpoints
     if fmt == "json":
         return text.sample_lines(row for row in sample_rows(store) if shown(choices, cell_of(row)))
     return text.csv(chosen_rows(choices, samples_frame(store)))

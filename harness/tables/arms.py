@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.config import TableOptions
 from harness.config.arms import Checkpoint, checkpoints_of, rows_of
 from harness.store import Store
 from harness.store.scores import CellScores, pair
@@ -88,21 +87,7 @@ def by_arm(store: Store, steps: str = "last", infer: str = "files") -> Store:
     return _ByArm(store, Arms(store, rows_of(members(store), steps), steps, infer))
 
 
-def read_by_arm(store: Store, names: tuple[str | None, ...] = (), **options: str | None) -> Store:
-    """The run as its own section `table` reads it: by arm, unless that says `arms: off` or a checkpoint is in `names`.
-
-    `options`: `steps` and `infer`, in place of the run's own where they are not None.
-    """
-    stored = store.manifest.get("config", {}).get("table") or {}
-    chosen = {k: v if v is not None else stored.get(k) for k, v in options.items()}
-    chosen = {k: v for k, v in chosen.items() if v is not None}
-    labels = {c.label for c in members(store)} - {c.row for c in members(store)}
-    if TableOptions(**{k: v for k, v in stored.items() if k == "arms"}).arms == "off" or labels & set(names):
-        return store
-    return by_arm(store, **chosen)
-
-
-def checkpoint_view(store: Store, cells: Any) -> tuple[Store, list[Cell]]:
+def checkpoint_view(store: Store, cells: Iterable[Cell]) -> tuple[Store, list[Cell]]:
     """The run with every checkpoint as a model of its own, and the cells of it that are behind `cells`."""
     arms = arms_of(store)
     if arms is None:

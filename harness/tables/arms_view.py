@@ -8,7 +8,7 @@ from typing import Any
 from harness.config import TableOptions
 from harness.config.arms import recipe_refusal, rows_of, steps_of
 from harness.store import Store
-from harness.tables.arms import arms_of, has_arms, members
+from harness.tables.arms import arms_of, by_arm, has_arms, members
 from harness.tables.frames import labels
 from harness.types import GatedevalError
 
@@ -75,3 +75,26 @@ def arm_hint(store: Store, name: str, reading: TableOptions) -> str:
     if own.label not in rows_of(known, reading.steps).get(own.row, ()):
         return f"{name!r} is at step {own.step}, which no row is about; --steps all or --arms off shows it"
     return f"{name!r} is a checkpoint of the arm {own.arm!r}; --arms expanded or --arms off shows it"
+
+
+def names_checkpoints(store: Store, *names: str | None) -> bool:
+    """Whether any of `names` is a checkpoint of an arm, and no row: then the arms are taken apart."""
+    known = members(store)
+    return bool(({c.label for c in known} - {c.row for c in known}) & set(names))
+
+
+def read_by_arm(store: Store, *names: str | None, infer: str | None = None) -> Store:
+    """The run as its own section `table` reads it, for comparing `names`: by arm, or by checkpoint where one is named.
+
+    `infer`: in place of the run's own, where it is not None. Raises GatedevalError where the run cannot bear it.
+    """
+    options = dict(store.manifest.get("config", {}).get("table") or {})
+    if infer is not None:
+        options["infer"] = infer
+    single = names_checkpoints(store, *names)
+    if single and infer == "recipe":
+        raise GatedevalError("infer: recipe compares arms, and a single checkpoint is named; name two arms")
+    if single:
+        return store
+    reading = check_arms(store, options, {"infer": infer})
+    return store if reading.arms == "off" else by_arm(store, reading.steps, reading.infer)

@@ -36,7 +36,10 @@ def check_label(store: Store, what: Literal["models", "contexts"], label: str | 
     known = labels(store, what)
     if label is not None and label not in known:
         noun = what.removesuffix("s")
-        raise GatedevalError(f"no {noun} {label!r} in this run; it has {', '.join(map(repr, known))}")
+        arms = arms_of(store)
+        below = what == "models" and arms is not None and any(label in own for own in arms.rows.values())
+        hint = " (it is a checkpoint of an arm: --arms off takes arms apart)" if below else ""
+        raise GatedevalError(f"no {noun} {label!r} in this run{hint}; it has {', '.join(map(repr, known))}")
 
 
 def ordered_cells(store: Store) -> list[Cell]:

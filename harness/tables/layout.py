@@ -57,15 +57,21 @@ class Entry:
         return number_text(self.value, self.decimals, signed=self.signed)
 
     @property
+    def change(self) -> str:
+        """The note, else the drop as "(−6.0)" with one decimal at most, or nothing."""
+        if self.note is not None:
+            return self.note
+        return "" if self.drop is None else f"({number_text(self.drop, min(1, self.decimals), signed=True)})"
+
+    @property
     def parenthesis(self) -> str:
-        """An arm's spread, then the note, else the drop as "(−6.0)" with one decimal at most; or nothing."""
-        return self.beside if self.note is None else f"{self.spread_text} {self.note}".strip()
+        """All that stands beside the number: an arm's spread, then the note or the drop."""
+        return f"{self.spread_text} {self.change}".strip()
 
     @property
     def beside(self) -> str:
-        """The parenthesis without the note."""
-        drop = "" if self.drop is None else f"({number_text(self.drop, min(1, self.decimals), signed=True)})"
-        return f"{self.spread_text} {'' if self.note is not None else drop}".strip()
+        """The same, where a note has a place of its own."""
+        return self.parenthesis if self.note is None else self.spread_text
 
     @property
     def spread(self) -> float | None:
