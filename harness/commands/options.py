@@ -16,6 +16,8 @@ from harness import export
 PATH = click.Path(path_type=Path)
 FORMATS = click.Choice(export.FORMATS)
 STYLES = click.Choice(export.STYLES)
+ARMS = click.Choice(["rows", "expanded", "off"])
+STEPS = click.Choice(["last", "all"])
 
 overrides_option = click.option(
     "--set", "-s", "overrides", metavar="KEY=VALUE", multiple=True,

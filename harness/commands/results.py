@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from harness.commands.options import FORMATS, PATH, STYLES, infer_option
+from harness.commands.options import ARMS, FORMATS, PATH, STEPS, STYLES, infer_option
 from harness.types import GatedevalError
 
 
@@ -35,8 +35,8 @@ from harness.types import GatedevalError
 @click.option("--caption", type=click.Choice(["full", "short"]), help="How much stands beneath (default: full).")
 @click.option("--label", help=r"LaTeX: label of the table, for \ref, e.g. tab:ruler.")
 @click.option("--transpose", is_flag=True, default=None, help="Models as columns (style table5).")
-@click.option("--arms", type=click.Choice(["rows", "expanded", "off"]), help="One row per arm; its checkpoints below too; or no arms (default: rows).")
-@click.option("--steps", type=click.Choice(["last", "all"]), help="Training steps that an arm's row is about (default: last).")
+@click.option("--arms", type=ARMS, help="One row per arm; its checkpoints below it too; or no arms (default: rows).")
+@click.option("--steps", type=STEPS, help="Training steps that an arm's row is about (default: last).")
 @infer_option
 def table(
     run: Path, lengths: str | None, rename: tuple[str, ...], models: tuple[str, ...], contexts: tuple[str, ...],

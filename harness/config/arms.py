@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Checkpoint(NamedTuple):
-    """A model as far as arms go: its label, its arm (None: it is a row of its own), its training step (None: unknown)."""
+    """A model as far as arms go: label, arm (None: it is a row of its own), training step (None: unknown)."""
 
     label: str
     arm: str | None = None

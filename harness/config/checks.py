@@ -67,8 +67,8 @@ def table_names(
         "contexts": [c.label for _, c in contexts],
         "benchmarks": list(dict.fromkeys(b.name for _, b in benchmarks)),
     }
-    made = {"models": models, "contexts": contexts, "benchmarks": benchmarks}
-    whole = all(len(entries) >= len(s.data.get(key) or []) for key, entries in made.items())
+    made = {"models": len(models), "contexts": len(contexts), "benchmarks": len(benchmarks)}
+    whole = all(count >= len(s.data.get(key) or []) for key, count in made.items())
     if not whole:
         return  # one of them is complained about already
     for key, names in known.items():

@@ -36,8 +36,8 @@ def stretched_length(factor: float, original: float) -> int:
 class Model(Entry):
     """A checkpoint with a label: a local directory or a hub id, optionally a subfolder and a revision.
 
-    Checkpoints of one `arm` are of one recipe: other seeds, other data orders, or other training steps (`step`). Arm and
-    step decide what tables show and compare; they are in no sample's hash.
+    Checkpoints of one `arm` are of one recipe: other seeds, other data orders, or other training steps (`step`). Arm
+    and step decide what tables show and compare; they are in no sample's hash.
     """
 
     label: Text
@@ -49,7 +49,6 @@ class Model(Entry):
     tokenizer: Text | None = None  # a directory or hub id; None: beside the weights
     dtype: Dtype = "auto"  # in a file, the default is the engine's
     contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
-
 
     @model_serializer(mode="wrap")
     def _without_empty_arm(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.store import Store
     from harness.tables import Table
 
-STYLES = ("table5", "tasks", "delta", "lengths", "samples", "lm_eval", "probe")
+STYLES = ("table5", "tasks", "delta", "lengths", "training", "samples", "lm_eval", "probe")
 FORMATS = ("md", "latex", "csv", "json", "html")
 
 
@@ -62,6 +62,7 @@ def export_run(
     from harness.tables.arms_view import names_checkpoints
     from harness.tables.probe import probe_table
     from harness.tables.reference import load_reference
+    from harness.tables.training_table import training_table
     from harness.tables.view import new_names, viewed
 
     _check("style", style, STYLES)
@@ -90,6 +91,8 @@ def export_run(
         table = tasks_table(store)
     elif style == "lengths":
         table = lengths_table(store)
+    elif style == "training":
+        table = training_table(store, baseline, candidate)
     elif style == "probe":
         table = probe_table(store)
     else:
@@ -106,20 +109,20 @@ _STYLES_OF = {
     "intervals": ("table5",),
     "partial": ("table5",),
     "transpose": ("table5",),
-    "baseline": ("table5", "delta"),
-    "candidate": ("delta",),
+    "baseline": ("table5", "delta", "training"),
+    "candidate": ("delta", "training"),
     "model": ("lm_eval",),
     "context": ("lm_eval",),
-    "models": ("table5", "tasks", "lengths", "samples"),
-    "lengths": ("table5", "tasks", "delta", "samples"),
-    "contexts": ("table5", "tasks", "delta", "lengths", "samples"),
-    "benchmarks": ("table5", "tasks", "delta", "lengths", "samples"),
-    "rename": ("table5", "tasks", "delta", "lengths", "samples"),
-    "digits": ("table5", "tasks", "delta", "lengths"),
-    "caption": ("table5", "tasks", "delta", "lengths"),
+    "models": ("table5", "tasks", "lengths", "training", "samples"),
+    "lengths": ("table5", "tasks", "delta", "training", "samples"),
+    "contexts": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "benchmarks": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "rename": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "digits": ("table5", "tasks", "delta", "lengths", "training"),
+    "caption": ("table5", "tasks", "delta", "lengths", "training"),
     "arms": ("table5", "tasks", "delta", "lengths"),
     "steps": ("table5", "tasks", "delta", "lengths"),
-    "infer": ("table5", "delta"),
+    "infer": ("table5", "delta", "training"),
 }
 """Option -> the styles that it changes. An option that would change nothing is refused."""
 

@@ -1,7 +1,7 @@
 """Two arms, each of several checkpoints of one recipe: what holds for other trainings, and not for these files alone.
 
-A test by sample treats the checkpoints as given. Two checkpoints of one recipe differ too (seed, data order), so it finds
-differences where recipes do not differ. Here the checkpoint is the unit: an arm of K checkpoints has K numbers.
+A test by sample treats the checkpoints as given. Two checkpoints of one recipe differ too (seed, data order), so it
+finds differences where recipes do not differ. Here the checkpoint is the unit: an arm of K checkpoints has K numbers.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def arm_interval(means: ArrayLike, level: float = LEVEL) -> Interval:
         return Interval(math.nan, math.nan, "t over checkpoints")
     half = _t(column.size - 1, 0.5 + level / 2) * spread(column) / math.sqrt(column.size)
     low, high = float(column.mean()) - half, float(column.mean()) + half
-    if 0 <= column.min() and column.max() <= 1:
+    if column.min() >= 0 and column.max() <= 1:
         low, high = max(0.0, low), min(1.0, high)
     return Interval(low, high, "t over checkpoints")
 

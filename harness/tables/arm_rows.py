@@ -71,7 +71,8 @@ def arm_cells_frame(store: Store, view: TableOptions) -> pd.DataFrame:
     own = own[own["model"].isin(below)].assign(checkpoints=pd.array([pd.NA], dtype="Int64")[0], sd=math.nan)
     both = pd.concat([frame, own.astype({"checkpoints": "Int64"})], ignore_index=True)
     for name, order in (("model", row_labels(store, view)), ("context", labels(store, "contexts"))):
-        both = both.sort_values(name, key=lambda column, order=order: column.map(order.index), kind="stable")
+        places = {label: place for place, label in enumerate(order)}
+        both = both.iloc[both[name].map(places).argsort(kind="stable")]
     return both.reset_index(drop=True)
 
 

@@ -87,6 +87,11 @@ def by_arm(store: Store, steps: str = "last", infer: str = "files") -> Store:
     return _ByArm(store, Arms(store, rows_of(members(store), steps), steps, infer))
 
 
+def read_rows(store: Store, arms: Arms) -> Store:
+    """The run `store`, of single checkpoints, with a model for every row of `arms`."""
+    return _ByArm(store, arms)
+
+
 def checkpoint_view(store: Store, cells: Iterable[Cell]) -> tuple[Store, list[Cell]]:
     """The run with every checkpoint as a model of its own, and the cells of it that are behind `cells`."""
     arms = arms_of(store)

@@ -41,8 +41,8 @@ def inference_lines(comparisons: Iterable[Comparison]) -> list[str]:
         return []
     if not any(c.recipe for c in found):
         return [
-            "Comparisons are about these checkpoints: an arm's scores are averaged over its checkpoints, sample by sample. "
-            "Other trainings of the same recipes may differ by more; infer: recipe tests that."
+            "Comparisons are about these checkpoints: an arm's scores are averaged over its checkpoints, sample by "
+            "sample. Other trainings of the same recipes may differ by more; infer: recipe tests that."
         ]
     start = "Comparisons are about the recipes: the unit is a checkpoint, so they hold for other trainings."
     family = max(c.family for c in found)
@@ -53,8 +53,8 @@ def inference_lines(comparisons: Iterable[Comparison]) -> list[str]:
         needed = f"p < {ALPHA}" if family == 1 else f"p < {ALPHA / family:.2g} ({ALPHA} / {family})"
         lines.append(
             "Test: Welch's t on the checkpoints' means, which assumes that these are normally distributed. The exact "
-            f"permutation of checkpoints assumes nothing, but its smallest p-value is too large ({floors}); a comparison "
-            f"needs {needed}."
+            f"permutation of checkpoints assumes nothing, but its smallest p-value is too large ({floors}); a "
+            f"comparison needs {needed}."
         )
     if any(c.test != "Welch t" for c in found):
         lines.append(

@@ -28,12 +28,16 @@ def check_arms(store: Store, options: Mapping[str, Any], given: Mapping[str, Any
     known = members(store)
     if reading.infer == "recipe":
         if reading.arms == "off":
-            raise GatedevalError("infer: recipe compares arms, and arms: off takes them apart; leave one of the two out")
+            raise GatedevalError(
+                "infer: recipe compares arms, and arms: off takes them apart; leave one of the two out"
+            )
         if refusal := recipe_refusal(known, reading.steps):
             raise GatedevalError(refusal)
         _different_weights(store, reading.steps)
     if asked and not has_arms(store):
-        raise GatedevalError(f"--{asked[0]}: no model of this run is in an arm; give models of one recipe the same `arm`")
+        raise GatedevalError(
+            f"--{asked[0]}: no model of this run is in an arm; give models of one recipe the same `arm`"
+        )
     if "steps" in asked and not any(steps_of(known, c.arm) for c in known if c.arm):
         raise GatedevalError("--steps: no checkpoint of this run has a `step`")
     return reading
@@ -48,8 +52,8 @@ def _different_weights(store: Store, steps: str) -> None:
             fingerprint = (facts.get(label) or {}).get("fingerprint")
             if fingerprint and (first := seen.setdefault(fingerprint, label)) != label:
                 raise GatedevalError(
-                    f"infer: recipe needs independent trainings, and {first!r} and {label!r} of the arm {row!r} have the "
-                    "same weights; keep one of them"
+                    f"infer: recipe needs independent trainings, and {first!r} and {label!r} of the arm {row!r} have "
+                    "the same weights; keep one of them"
                 )
 
 

@@ -113,5 +113,10 @@ def _entry(row: Mapping[Any, Any] | None, rivals: pd.DataFrame, digits: int) -> 
     if row is None or math.isnan(row["score"]):
         return Entry()
     seen = rivals["score"].dropna().round(digits)
-    best = row["model"] in set(rivals["model"]) and len(seen) > 1 and 2 * (seen == seen.max()).sum() <= len(seen) and round(row["score"], digits) == seen.max()
+    best = (
+        row["model"] in set(rivals["model"])
+        and len(seen) > 1
+        and 2 * (seen == seen.max()).sum() <= len(seen)
+        and round(row["score"], digits) == seen.max()
+    )
     return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best), decimals=digits)

@@ -169,8 +169,9 @@ def lines_beneath(
     full: Iterable[str],
     short: Iterable[str],
     missing: Iterable[str],
+    arms: bool = True,
 ) -> list[str]:
-    """All lines beneath a table over `cells`.
+    """All lines beneath a table over `cells`; `arms`: what its arms are, too.
 
     `full`: what its numbers are and how to read them; `short`: those of them that a short caption keeps. What a row
     means, seed and options stand in a full caption only; damaged answers, the config's own lines and what is missing in
@@ -191,8 +192,8 @@ def lines_beneath(
         [label for label in chosen(labels(store, "models"), view.models) if label in models],
         [label for label in chosen(labels(store, "contexts"), view.contexts) if label in contexts],
     )
-    arms = arm_lines(store, [label for label in labels(store, "models") if label in models])
-    return [*full, *arms, *definitions, *_protocol_lines(store), *warnings, *missing]
+    rows = [label for label in labels(store, "models") if label in models and arms]
+    return [*full, *arm_lines(store, rows), *definitions, *_protocol_lines(store), *warnings, *missing]
 
 
 def _protocol_lines(store: Store) -> list[str]:

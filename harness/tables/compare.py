@@ -42,7 +42,8 @@ def compare(
 
     `context` restricts it to one context setting. `listed`: how many of the differing samples to print, 0 for none.
     `rerun`: another run of the same config, whose distance from this one is the rerun noise beside each difference.
-    `infer`: "files" or "recipe", in place of the run's own choice. Raises GatedevalError where there is nothing to compare, or where the prompts of the two differ.
+    `infer`: "files" or "recipe", in place of the run's own choice.
+    Raises GatedevalError where there is nothing to compare, or where the prompts of the two differ.
     """
     store = read_by_arm(Store.read(Path(path)), baseline, candidate, infer=infer)
     again = None if rerun is None else read_by_arm(Store.read(Path(rerun)), baseline, candidate)
@@ -117,7 +118,9 @@ def sentence(line: Line, baseline: str, candidate: str) -> str:
         verdict = "equal on every sample"
     else:
         verdict = f"no difference shown ({_power(c)})"
-    before, after = (number_text(v, 2) + spread for v, spread in zip((c.baseline, c.candidate), _spreads(c), strict=True))
+    before, after = (
+        number_text(v, 2) + spread for v, spread in zip((c.baseline, c.candidate), _spreads(c), strict=True)
+    )
     return (
         f"{line_name(line)}: {before} -> {after}, "
         f"{number_text(c.difference, 2, signed=True)} {interval_text(c.low, c.high)}, "

@@ -27,8 +27,8 @@ class Comparison:
     smallest difference that the samples show with 80% power at level `ALPHA / family`, the strictest that Holm may ask
     of a single comparison; a test alone (`family` 1) has the level `ALPHA`. `gained` and `lost` count samples that only
     the candidate, or only the baseline, scores higher. `differences`: per task, candidate minus baseline, 0..1.
-    `checkpoints`: of two rows of which one is an arm, every checkpoint's mean in both, 0..1. `recipe`: whether interval,
-    test and `mdd` are over them, and not by sample; `hierarchical` is then the interval for other samples too.
+    `checkpoints`: of two rows of which one is an arm, every checkpoint's mean in both, 0..1. `recipe`: whether
+    interval, test and `mdd` are over them, and not by sample; `hierarchical` is then its interval over samples too.
     """
 
     cells: list[tuple[Cell, Cell]]

@@ -19,7 +19,7 @@ from harness.types import Cell
 def compare_pairs(
     store: Store, cells: list[tuple[Cell, Cell]], metric: str | None = None, *, pooled: bool = False
 ) -> Comparison:
-    """`compare_cells`, about what the run infers: the files, or the recipe where it is read by arm with `infer: recipe`.
+    """`compare_cells`, about what the run infers: the files, or the recipes where it is read by arm and says so.
 
     Of recipes, interval, p-value and detectable difference are over checkpoints (`harness.stats.arms`); difference and
     counts of samples are those of the files. Where no two checkpoints of an arm differ, nothing is known about other
