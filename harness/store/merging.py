@@ -82,7 +82,7 @@ def _same_labels(left: Store, right: Store) -> None:
 def _same_arms(left: Store, right: Store) -> None:
     """A checkpoint has one arm and one step, and no arm has the name of a model that is not in it."""
     sides = _entries(left, "models"), _entries(right, "models")
-    for label in sides[0].keys() & sides[1].keys():
+    for label in (label for label in sides[0] if label in sides[1]):
         places = [(entries[label].get("arm"), entries[label].get("step")) for entries in sides]
         if places[0] != places[1] and (None, None) not in places:
             raise GatedevalError(

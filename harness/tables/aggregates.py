@@ -88,8 +88,8 @@ def _gather(store: Store, cells: list[Cell]) -> tuple[list[Cell], list[str], lis
         if cell not in store.cells:
             missing.append(f"{describe(cell)}: not in the plan")
             continue
+        error = store.failures.get(cell.key)
         values = store.scores(cell).scores
-        error = store.failures.get(cell.key)  # reading an arm's scores may find that a checkpoint has none
         unscored = int(np.isnan(values).sum())
         if not values.size:
             missing.append(f"{describe(cell)}: {error or 'no sample yet'}")

@@ -176,6 +176,8 @@ class _ByArm(Store):
             error = self._store.failures.get(own.key)
             if own not in self._store.cells:
                 error = "not in the plan"
+            elif not error and own.model != cell.model and not self._store.samples_path(own).exists():
+                error = "no sample yet"
             if error and own.model != cell.model:
                 error = f"{own.model}: {error}"
             if error:
@@ -189,10 +191,7 @@ class _ByArm(Store):
         if cell not in self._joined:
             planned = [c for c in own if c in self._store.cells]
             columns = [self._store.scores(c) for c in planned]
-            empty = next((c for c, s in zip(planned, columns, strict=True) if not s.ids), None)
-            if empty is not None:
-                self.failures.setdefault(cell.key, f"{empty.model}: no sample yet")
-            complete = empty is None and len(planned) == len(own)
+            complete = len(planned) == len(own) and all(c.ids for c in columns)
             self._joined[cell] = _joined(own, columns) if complete else _NOTHING
         return self._joined[cell]
 

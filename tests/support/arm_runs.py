@@ -33,20 +33,20 @@ def skill_of(cell: Cell, gain: float = 0.0, spread: float = 0.08) -> float:
 
 def write_arms(
     path: Path,
-    models: list[dict[str, Any]] | None = None,
+    own: list[dict[str, Any]] | None = None,
     *,
     n: int = 12,
     skill: Callable[[Cell], float] = skill_of,
     table: dict[str, Any] | None = None,
     **facts: Any,
 ) -> Path:
-    """A finished run of these models on two RULER tasks, MMLU and GSM8k; `table`: the config's section."""
-    models = entries() if models is None else models
+    """A finished run of the models `own` on two RULER tasks, MMLU and GSM8k; `table`: the config's section."""
+    models = entries() if own is None else own
     settings = config(models=(), tasks=TASKS, **({} if table is None else {"table": table}))
     settings["models"] = models
     known = {
         m["label"]: {
-            "gate": "headwise" if m.get("arm") == "gate" else "none",
+            "gate": "headwise" if m["label"].startswith("gate") else "none",
             "parameters": 1000,
             "fingerprint": f"print of {m['label']}",
             "engine": {"dtype": "float32", "seconds": i},

@@ -179,3 +179,10 @@ def test_false_positives_about_recipes_stay_below_five_percent(bench: ModuleType
     assert found["bootstrap"] <= 0.063
     assert found["family"] <= 0.012
     assert min(found["files"], found["single"]) > 0.15
+
+
+def test_the_hierarchical_example_of_the_documentation() -> None:
+    base, gate = np.array([[1.0, 1, 0, 1], [1, 0, 0, 1]]), np.array([[1.0, 1, 1, 1], [1, 1, 0, 1]])
+    interval = stats.hierarchical_interval([base], [gate])
+    half = 4.302653 * math.sqrt(0.03125 + 0.08333333 / 4 + 2 * 0.046875 / 3)
+    assert (interval.low, interval.high) == pytest.approx((0.25 - half, 0.25 + half), abs=1e-6)
