@@ -94,9 +94,10 @@ def convert(source: Path, target: Path, layout: Any, gate_layout: Any) -> None:
 
 @click.command("make-tiny")
 @click.argument("root", type=PATH)
-def make_tiny(root: Path) -> None:
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights: several make checkpoints of an arm.")
+def make_tiny(root: Path, seed: int) -> None:
     """Write ROOT/{baseline,headwise,elementwise}: tiny models with random weights, for smoke tests."""
     from harness.models.tiny import make_tiny as make
 
-    for path in make(root):
+    for path in make(root, seed):
         print(path)

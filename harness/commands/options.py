@@ -18,6 +18,8 @@ PATH = click.Path(path_type=Path)
 LAYOUTS = click.Choice(get_args(GateLayout))
 FORMATS = click.Choice(export.FORMATS)
 STYLES = click.Choice(export.STYLES)
+ARMS = click.Choice(["rows", "expanded", "off"])
+STEPS = click.Choice(["last", "all"])
 
 overrides_option = click.option(
     "--set", "-s", "overrides", metavar="KEY=VALUE", multiple=True,
@@ -26,6 +28,10 @@ overrides_option = click.option(
 data_option = click.option(
     "--data", type=PATH, help="Folder with benchmark data (default: GATEDEVAL_DATA, else the hub)."
 )
+infer_option = click.option(
+    "--infer", type=click.Choice(["files", "recipe"]),
+    help="What a comparison of arms is about: these checkpoint files, or their recipes (default: the config's, files).",
+)  # fmt: skip
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors and the result.")
 
 

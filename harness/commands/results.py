@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from harness.commands.options import FORMATS, PATH, STYLES
+from harness.commands.options import ARMS, FORMATS, PATH, STEPS, STYLES, infer_option
 from harness.types import GatedevalError
 
 
@@ -35,6 +35,9 @@ from harness.types import GatedevalError
 @click.option("--caption", type=click.Choice(["full", "short"]), help="How much stands beneath (default: full).")
 @click.option("--label", help=r"LaTeX: label of the table, for \ref, e.g. tab:ruler.")
 @click.option("--transpose", is_flag=True, default=None, help="Models as columns (style table5).")
+@click.option("--arms", type=ARMS, help="One row per arm; its checkpoints below it too; or no arms (default: rows).")
+@click.option("--steps", type=STEPS, help="Training steps that an arm's row is about (default: last).")
+@infer_option
 def table(
     run: Path, lengths: str | None, rename: tuple[str, ...], models: tuple[str, ...], contexts: tuple[str, ...],
     benchmarks: tuple[str, ...], style: str, short_style: str | None, **options: Any,
@@ -103,13 +106,19 @@ def figures(
 @click.option(
     "--rerun", type=PATH, help="Another run of the same config: shows how much scores change from run to run."
 )
+@infer_option
 def compare(
-    run: Path, baseline: str | None, candidate: str | None, context: str | None, listed: int, rerun: Path | None
+    run: Path, baseline: str | None, candidate: str | None, context: str | None, listed: int, rerun: Path | None,
+    infer: str | None,
 ) -> None:
-    """Compare two models of RUN: differences, intervals, paired tests, and the samples on which they differ."""
+    """Compare two models of RUN: differences, intervals, paired tests, and the samples on which they differ.
+
+    Two arms of several checkpoints are compared by their mean scores; with --infer recipe, the checkpoints are the unit
+    of the tests. Name two checkpoints to compare these alone.
+    """
     from harness.tables.compare import compare as comparison
 
-    print(comparison(run, baseline, candidate, context, listed=listed, rerun=rerun))
+    print(comparison(run, baseline, candidate, context, listed=listed, rerun=rerun, infer=infer))
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.config.arms import Checkpoint, recipe_refusal
 from harness.config.entries import subject
 from harness.config.table import TableOptions
 from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
@@ -62,13 +63,12 @@ def table_names(
 ) -> None:
     """The section `table` names models, contexts, benchmarks and lengths that the config has."""
     known: dict[str, list[str]] = {
-        "models": [m.label for _, m in models],
+        "models": list(dict.fromkeys([*(m.label for _, m in models), *(m.arm for _, m in models if m.arm)])),
         "contexts": [c.label for _, c in contexts],
         "benchmarks": list(dict.fromkeys(b.name for _, b in benchmarks)),
     }
-    whole = all(len(known[key]) >= len(s.data.get(key) or []) for key in ("models", "contexts")) and len(
-        benchmarks
-    ) == len(s.data.get("benchmarks") or [])
+    made = {"models": len(models), "contexts": len(contexts), "benchmarks": len(benchmarks)}
+    whole = all(count >= len(s.data.get(key) or []) for key, count in made.items())
     if not whole:
         return  # one of them is complained about already
     for key, names in known.items():
@@ -80,6 +80,34 @@ def table_names(
     for i, length in enumerate(table.lengths or ()):
         if length not in lengths:
             s.problem(("table", "lengths", i), f"table.lengths: no benchmark has the length {length}")
+
+
+def arms_fit(s: Source, models: list[tuple[Loc, Model]], table: TableOptions | None) -> None:
+    """Arms are of different checkpoints under names of their own, with a step for all or for none of them."""
+    if len(models) < len(s.data.get("models") or []):
+        return  # one of them is complained about already
+    labels = {m.label: m.arm for _, m in models}
+    weights: dict[tuple[str | None, ...], str] = {}
+    for loc, m in models:
+        if m.arm is None:
+            if m.step is not None:
+                problem = "step: a training step is a point on an arm's curve; add arm: NAME, or drop it"
+                s.problem((*loc, "step"), f"{subject(s, loc)}, {problem}")
+            continue
+        where, arm = subject(s, (*loc, "arm")), [other for _, other in models if other.arm == m.arm]
+        if m.arm in labels and (labels[m.arm] != m.arm or len(arm) > 1):
+            s.problem((*loc, "arm"), f"{where}: {m.arm!r} is also the label of a model; both name rows of tables")
+        first = weights.setdefault((m.arm, m.path, m.subfolder, m.revision), m.label)
+        if first != m.label:
+            same = f"{m.label!r} is the same checkpoint as {first!r}; an arm has different ones"
+            s.problem((*loc, "arm"), f"{where}: {same}")
+        if m.step is None and (stepped := next((other for other in arm if other.step is not None), None)):
+            message = f"{stepped.label!r} of the arm {m.arm!r} has a step; give {m.label!r} one too"
+            s.problem(loc, f"{subject(s, loc)}: {message}")
+    if table is not None and table.infer == "recipe":
+        found = [Checkpoint(m.label, m.arm, m.step) for _, m in models]
+        if refusal := recipe_refusal(found, table.steps):
+            s.problem(("table", "infer"), f"table.{refusal}")
 
 
 def lengths_fit(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import yaml_text
-from harness.config.checks import distinct_cells, distinct_labels, known_contexts, lengths_fit, table_names
+from harness.config.checks import arms_fit, distinct_cells, distinct_labels, known_contexts, lengths_fit, table_names
 from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate
 from harness.config.fields import Entry
 from harness.config.overrides import Options, apply_overrides
@@ -77,6 +77,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
         distinct_labels(s, key)
     known_contexts(s, [*models, *benchmarks], contexts)
     distinct_cells(s, benchmarks)
+    arms_fit(s, models, top.table if top else None)
     if top is not None:
         table_names(s, top.table, models, contexts, benchmarks)
     lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_serializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    field_serializer,
+    model_serializer,
+)
 
 from harness.config.fields import Entry, OneOrMore, Text
 
@@ -50,12 +58,19 @@ Renames = Annotated[
 ]
 
 
+_OF_ARMS = ("arms", "steps", "infer")
+
+
 class TableOptions(Entry):
     """Rows, columns and words of a run's tables. They change nothing that is measured, and no sample's hash.
 
     `models`, `contexts`, `benchmarks` (names of a config: ruler, mmlu, gsm8k, an lm-eval task) and `lengths` (tokens):
     what is shown, in this order; None: all. `rename`: (label, shown as). `digits`: decimals of scores. `caption`:
     "short" keeps how to read the table and what is missing. `label`: LaTeX's. `transpose`: rows become columns.
+
+    `arms`: "rows", one row per arm; "expanded", its checkpoints below it too; "off", checkpoints as if there were no
+    arms. `steps`: which checkpoints of an arm with training steps its row is about: those of the last step that all
+    arms have, or all. `infer`: what comparisons are about: these "files", or the "recipe" (other trainings of it).
     """
 
     models: Names | None = None
@@ -67,6 +82,15 @@ class TableOptions(Entry):
     caption: Literal["full", "short"] = "full"
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._/-]+$")] | None = None
     transpose: bool = False
+    arms: Literal["rows", "expanded", "off"] = "rows"
+    steps: Literal["last", "all"] = "last"
+    infer: Literal["files", "recipe"] = "files"
+
+    @model_serializer(mode="wrap")
+    def _without_default_arms(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As it was before there were arms, where their options are the defaults: old and new run.json are equal."""
+        fields = type(self).model_fields
+        return {k: v for k, v in handler(self).items() if k not in _OF_ARMS or v != fields[k].default}
 
     @field_serializer("rename")
     def _as_mapping(self, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:

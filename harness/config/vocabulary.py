@@ -9,9 +9,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, Length, OneOrMore, Positive, Text, Whole
+from harness.config.fields import (
+    AsTuple,
+    Dtype,
+    Entry,
+    Factor,
+    FilePath,
+    Length,
+    Natural,
+    OneOrMore,
+    Positive,
+    Text,
+    Whole,
+)
 from harness.config.probing import ProbeOptions
 from harness.config.table import TableOptions
 from harness.types import GateLayout
@@ -23,16 +35,27 @@ def stretched_length(factor: float, original: float) -> int:
 
 
 class Model(Entry):
-    """A checkpoint with a label: a local directory or a hub id, optionally a subfolder and a revision."""
+    """A checkpoint with a label: a local directory or a hub id, optionally a subfolder and a revision.
+
+    Checkpoints of one `arm` are of one recipe: other seeds, other data orders, or other training steps (`step`). Arm
+    and step decide what tables show and compare; they are in no sample's hash.
+    """
 
     label: Text
     path: Text
+    arm: Text | None = None  # None: a row of its own
+    step: Natural | None = None  # training step, where checkpoints are points of a curve over training
     subfolder: Text | None = None
     revision: Text | None = None
     tokenizer: Text | None = None  # a directory or hub id; None: beside the weights
     dtype: Dtype = "auto"  # in a file, the default is the engine's
     gate_layout: GateLayout | None = None  # where its gate rows are; None: config.json and the model type say it
     contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
+
+    @model_serializer(mode="wrap")
+    def _without_empty_arm(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As it was before there were arms, where the checkpoint is in none: old and new run.json are then equal."""
+        return {k: v for k, v in handler(self).items() if v is not None or k not in ("arm", "step")}
 
 
 class Yarn(Entry):

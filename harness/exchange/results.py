@@ -7,20 +7,24 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.store.files import write_atomic
 from harness.store.summary import scale_of
 from harness.tables.aggregates import usable
+from harness.tables.arms import arms_of
+from harness.tables.arms_view import read_by_arm
 from harness.tables.frames import ordered_cells
 from harness.tables.measures import Measure, measures_of
+from harness.tables.recipe import with_checkpoints
 from harness.types import Cell, GatedevalError
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_\-. /]+")
@@ -47,6 +51,7 @@ class Score:
     samples: int
     lower_is_better: bool
     cells: list[Cell]
+    spread: float | None = None  # of an arm: standard deviation between its checkpoints, unit of the value
     tasks: dict[str, float] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
@@ -77,7 +82,11 @@ def clean_name(text: str) -> str:
 
 
 class Results:
-    """A run as other tools want it. Raises GatedevalError where it has no number yet."""
+    """A run as other tools want it. Raises GatedevalError where it has no number yet.
+
+    `rows`: every checkpoint is a model of its own. `arms`: the means of those arms that have several checkpoints, where
+    the run's own tables are read by arm.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -89,6 +98,18 @@ class Results:
                 f"{store.path} has no number to export yet ({reasons[0] if reasons else 'no cell is planned'}); "
                 "run its config first"
             )
+        self.arms = self._arm_rows()
+
+    def _arm_rows(self) -> list[Row]:
+        by_arm = read_by_arm(self.store)
+        arms = arms_of(by_arm)
+        if arms is None or by_arm is self.store:
+            return []
+        return [
+            replace(row, facts={**row.facts, "model.checkpoints": ", ".join(labels)})
+            for row in Results(by_arm).rows
+            if len(labels := arms.rows.get(row.model, ())) > 1
+        ]
 
     @property
     def manifest(self) -> Mapping[str, Any]:
@@ -144,7 +165,7 @@ class Results:
         cells = measure.cells(model, context)
         if not any(cell in self.store.cells for cell in cells):
             return None
-        average = measure.average(cells)
+        average = with_checkpoints(self.store, measure.average(cells), measure.metric, pooled=measure.pooled)
         there = not math.isnan(average.value)
         bounded = there and not math.isnan(average.interval.low)
         return Score(
@@ -162,6 +183,7 @@ class Results:
             cells=[cell for cell in cells if cell in self.store.cells],
             tasks=self._task_means(average.cells, measure.metric),
             missing=average.missing,
+            spread=stats.spread(average.checkpoints) if len(average.checkpoints) > 1 else None,
         )
 
     def _columns(self, cells: list[Cell], metric: str | None) -> dict[Cell, NDArray[np.float64]]:
@@ -188,7 +210,9 @@ class Results:
         facts = dict((self.manifest.get("models") or {}).get(model) or {})
         setting = _labelled(config.get("contexts"), context)
         longest = (facts.pop("max_lengths", None) or {}).get(context)
-        kept = {k: v for k, v in entry.items() if k in ("label", "path", "revision", "subfolder", "dtype")}
+        kept = {
+            k: v for k, v in entry.items() if k in ("label", "path", "revision", "subfolder", "dtype", "arm", "step")
+        }
         of_context = {k: v for k, v in setting.items() if k != "max_length"}
         return flat(
             {

@@ -40,6 +40,9 @@ def send(results: Results, destination: str | None, project: str) -> list[str]:
                 log.client.log_artifact(parent, str(file))
         for row in results.rows:
             _row(log, row, log.run(row.title, results.identity(row.model, row.context), {"mlflow.parentRunId": parent}))
+        for row in results.arms:
+            identity = results.identity("arm", row.model, row.context)
+            _row(log, row, log.run(row.title, identity, {"mlflow.parentRunId": parent}))
         log.client.set_terminated(parent)
     except mlflow.exceptions.MlflowException as error:
         where = destination or mlflow.get_tracking_uri()
@@ -64,6 +67,8 @@ def _row(log: _Log, row: Row, run: str) -> None:
         numbers = {f"score/{score.name}": score.value, f"samples/{score.name}": float(score.samples)}
         if score.low is not None and score.high is not None:
             numbers |= {f"low/{score.name}": score.low, f"high/{score.name}": score.high}
+        if score.spread is not None:
+            numbers |= {f"sd/{score.name}": score.spread}
         if len(score.tasks) > 1:
             numbers |= {f"task/{score.name}/{task}": value for task, value in score.tasks.items()}
         for name, value in numbers.items():

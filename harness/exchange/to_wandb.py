@@ -34,6 +34,10 @@ def send(results: Results, destination: str | None, project: str) -> list[str]:
             with session.run(row.title, results.identity(row.model, row.context), "evaluation", row.facts) as run:
                 _row(run, row)
                 places.append(_place(run))
+        for row in results.arms:
+            with session.run(row.title, results.identity("arm", row.model, row.context), "arm", row.facts) as run:
+                _row(run, row)
+                places.append(_place(run))
         with session.run(results.name, results.identity(), "tables", results.run_facts()) as run:
             _files(wandb, run, results)
             places.append(_place(run))
@@ -103,6 +107,8 @@ def _row(run: Any, row: Row) -> None:
         run.summary[f"samples/{score.name}"] = score.samples
         if score.low is not None:
             run.summary[f"low/{score.name}"], run.summary[f"high/{score.name}"] = score.low, score.high
+        if score.spread is not None:
+            run.summary[f"sd/{score.name}"] = score.spread
         if len(score.tasks) > 1:
             for task, value in score.tasks.items():
                 run.summary[f"task/{score.name}/{clean_name(task)}"] = value

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.store import Store
     from harness.tables import Table
 
-STYLES = ("table5", "tasks", "delta", "lengths", "samples", "lm_eval", "probe")
+STYLES = ("table5", "tasks", "delta", "lengths", "training", "samples", "lm_eval", "probe")
 FORMATS = ("md", "latex", "csv", "json", "html")
 
 
@@ -59,8 +59,10 @@ def export_run(
     from harness.export.lm_eval import lm_eval_results
     from harness.store import Store
     from harness.tables import delta_table, lengths_table, table5, tasks_table
+    from harness.tables.arms_view import names_checkpoints
     from harness.tables.probe import probe_table
     from harness.tables.reference import load_reference
+    from harness.tables.training_table import training_table
     from harness.tables.view import new_names, viewed
 
     _check("style", style, STYLES)
@@ -75,6 +77,8 @@ def export_run(
         if fmt not in ("md", "json"):  # md is the default of the command line: a style with one format takes it
             raise GatedevalError(f"--style lm_eval is lm-eval's results JSON: use --format json, not {fmt}")
         return lm_eval_results(store, model, context)
+    if style == "delta" and view.get("arms") is None and names_checkpoints(store, baseline, candidate):
+        view["arms"] = "off"
     names = new_names(store, view.get("rename"))
     baseline, candidate = (names.get(label, label) if label else label for label in (baseline, candidate))
     store, choices = viewed(store, **view)
@@ -87,6 +91,8 @@ def export_run(
         table = tasks_table(store)
     elif style == "lengths":
         table = lengths_table(store)
+    elif style == "training":
+        table = training_table(store, baseline, candidate)
     elif style == "probe":
         table = probe_table(store)
     else:
@@ -103,17 +109,20 @@ _STYLES_OF = {
     "intervals": ("table5",),
     "partial": ("table5",),
     "transpose": ("table5",),
-    "baseline": ("table5", "delta"),
-    "candidate": ("delta",),
+    "baseline": ("table5", "delta", "training"),
+    "candidate": ("delta", "training"),
     "model": ("lm_eval",),
     "context": ("lm_eval",),
-    "models": ("table5", "tasks", "lengths", "samples"),
-    "lengths": ("table5", "tasks", "delta", "samples"),
-    "contexts": ("table5", "tasks", "delta", "lengths", "samples"),
-    "benchmarks": ("table5", "tasks", "delta", "lengths", "samples"),
-    "rename": ("table5", "tasks", "delta", "lengths", "samples"),
-    "digits": ("table5", "tasks", "delta", "lengths"),
-    "caption": ("table5", "tasks", "delta", "lengths"),
+    "models": ("table5", "tasks", "lengths", "training", "samples"),
+    "lengths": ("table5", "tasks", "delta", "training", "samples"),
+    "contexts": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "benchmarks": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "rename": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "digits": ("table5", "tasks", "delta", "lengths", "training"),
+    "caption": ("table5", "tasks", "delta", "lengths", "training"),
+    "arms": ("table5", "tasks", "delta", "lengths"),
+    "steps": ("table5", "tasks", "delta", "lengths"),
+    "infer": ("table5", "delta", "training"),
 }
 """Option -> the styles that it changes. An option that would change nothing is refused."""
 
@@ -142,14 +151,20 @@ def _check(what: str, given: str, known: Sequence[str]) -> None:
 
 
 def _samples(store: Store, choices: TableOptions, fmt: str) -> str:
-    """One line per sample; JSON has lists as lists, and null where CSV has an empty field."""
+    """One line per sample of a checkpoint; JSON has lists as lists, and null where CSV has an empty field."""
     from harness.export import text
     from harness.tables import samples_frame
+    from harness.tables.arms import arms_of
     from harness.tables.frames import cell_of, sample_rows
     from harness.tables.view import chosen_rows, shown
 
     if fmt not in ("csv", "json"):
         raise GatedevalError(f"--style samples is one line a sample, for programs: use --format csv or json, not {fmt}")
+    if (arms := arms_of(store)) is not None:
+        if choices.models is not None:
+            names = [label for row in choices.models for label in arms.rows.get(row, (row,))]
+            choices = choices.model_copy(update={"models": tuple(names)})
+        store = arms.checkpoints
     if fmt == "json":
         return text.sample_lines(row for row in sample_rows(store) if shown(choices, cell_of(row)))
     return text.csv(chosen_rows(choices, samples_frame(store)))

@@ -256,7 +256,7 @@ def _shape(column: Column, entries: list[Entry]) -> _Shape:
     decimals = max((len(m[3] or "") for m in numbers), default=2)
     signs = {m[1] for m in numbers}
     sign = "+" if "+" in signs else "-" if MINUS in signs else ""
-    sides = [width(e.marks) + (0 if e.note is not None else width(e.parenthesis)) for e in entries]
+    sides = [width(e.marks) + width(e.beside) for e in entries]
     digits = (len(sign) + whole + decimals) * _LETTER + (_LETTER if decimals else 0)
     below = max((width(e.note or "") for e in entries), default=0) * _SMALL
     texts = max((width(e.number) for e in entries), default=0) * _LETTER
@@ -293,5 +293,5 @@ def _entry(entry: Entry, shape: _Shape, column: Column) -> str:
     if shape.span == 1:
         return text
     marks = rf"\textsuperscript{{{escape(entry.marks)}}}" if entry.marks else ""
-    drop = rf"{{\scriptsize {escape(entry.parenthesis)}}}" if entry.parenthesis and entry.note is None else ""
+    drop = rf"{{\scriptsize {escape(entry.beside)}}}" if entry.beside else ""
     return f"{text} & {marks}{drop}"

@@ -46,9 +46,12 @@ def _markdown_column(column: Column, entries: list[Entry]) -> list[str]:
     after = max(tails, default=0)
     heads = [h + " " * (after - t) for h, t in zip(heads, tails, strict=True)]
     size = max(map(width, heads), default=0)
-    extra = max((width(e.parenthesis) for e in entries), default=0)
+    spread = max((width(e.spread_text) for e in entries), default=0)
+    extra = max((width(e.change) for e in entries), default=0)
     texts = [
-        pad(h, size, right=True) + (" " + pad(e.parenthesis, extra, right=True) if extra else "")
+        pad(h, size, right=True)
+        + (" " + pad(e.spread_text, spread, right=True) if spread else "")
+        + (" " + pad(e.change, extra, right=True) if extra else "")
         for h, e in zip(heads, entries, strict=True)
     ]
     size = max([3, width(title), *map(width, texts)])
@@ -171,6 +174,7 @@ def to_json(table: Table, caption: Sequence[str]) -> str:
                 "change": entry.drop,
                 "marks": entry.marks,
                 "best": entry.best,
+                **({"spread": entry.spread, "checkpoints": list(entry.checkpoints)} if entry.checkpoints else {}),
             }
         rows.append(fields)
     return (

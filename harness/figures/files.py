@@ -7,15 +7,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.config import TableOptions
 from harness.figures.curves import drawn, length_figure
 from harness.figures.heat import heat_figure, largest_difference
 from harness.figures.probe import probe_figures
 from harness.figures.style import PAPER, drawing
 from harness.figures.svg import stand_alone
+from harness.figures.training import contexts_of, training_figure
 from harness.store import Store
+from harness.tables.arms import arms_of
+from harness.tables.arms_view import read_by_arm
 from harness.tables.comparisons import lines, task_marks
 from harness.tables.curves import Grid, grids_of, scored_over_length
 from harness.tables.family import adjust_lines
+from harness.tables.training import curved_arms, has_steps, trainings
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
@@ -36,7 +41,8 @@ def save_figures(
     """Draw a run's figures; returns the files written (below RUN/figures unless `out` says where).
 
     Names say what a figure shows: ruler_vs_length (all contexts side by side), ruler_vs_length_CONTEXT,
-    ruler_tasks_MODEL_CONTEXT, and ruler_difference_CANDIDATE_minus_BASELINE_CONTEXT, whose colours have one scale and
+    training_CONTEXT (where arms have training steps), ruler_tasks_MODEL_CONTEXT, and
+    ruler_difference_CANDIDATE_minus_BASELINE_CONTEXT, whose colours have one scale and
     whose significant differences (Holm over the pair's single tasks) are bold with a mark.
     `full`: curves over 0-100 instead of the range of the data. The same run gives the same bytes as SVG and PDF.
     Raises GatedevalError for an unknown format, for a run with no RULER average, and where
@@ -46,7 +52,7 @@ def save_figures(
     if unknown:
         raise GatedevalError(f"unknown figure format {unknown[0]!r}; choose from {', '.join(FORMATS)}")
     path = Path(path)
-    store = Store.read(path)
+    store = read_by_arm(Store.read(path), baseline, candidate)
     folder = Path(out) if out is not None else path / "figures"
     written = []
     with drawing(PAPER):
@@ -74,9 +80,9 @@ def _save(figure: Figure, file: Path) -> None:
 def _figures(store: Store, baseline: str | None, candidate: str | None, full: bool) -> Iterator[tuple[str, Figure]]:
     """Every figure with the name of its file."""
     found = drawn(store)
-    probed = list(probe_figures(store))
-    yield from probed
-    if not found.lines and probed:
+    others = [*probe_figures(store), *_training(store, baseline, candidate)]
+    yield from others
+    if not found.lines and others:
         return
     if not found.lines:
         raise GatedevalError(f"{store.path} has no RULER average to draw: `gatedeval table` says what is missing")
@@ -95,6 +101,16 @@ def _figures(store: Store, baseline: str | None, candidate: str | None, full: bo
             marks = _marks(store, change)
             figure = heat_figure(change, difference=True, largest=largest, marks=marks)
             yield name("difference", title, context), figure
+
+
+def _training(store: Store, baseline: str | None, candidate: str | None) -> Iterator[tuple[str, Figure]]:
+    """Curves over training, one figure per context; none where no arm has two steps."""
+    if arms_of(store) is None or not has_steps(store):
+        return
+    given = [name if name in curved_arms(store) else None for name in (baseline, candidate)]
+    found, name = trainings(store, TableOptions(), *given), _Names("training")
+    for context in contexts_of(found):
+        yield name(context), training_figure(store, found, context)
 
 
 def _marks(store: Store, change: Grid) -> dict[tuple[str, int], str]:

@@ -151,6 +151,10 @@ class TableValue(Document):
     marks: str = ""
     """▲ and ▼: significantly above or below the baseline; †: partial."""
     best: bool = False
+    spread: float | None = None
+    """Of an arm: the standard deviation between its checkpoints, in the unit of the value; null for one checkpoint."""
+    checkpoints: list[float] | None = None
+    """Of an arm: the number of each of its checkpoints. Absent elsewhere."""
 
 
 class TableDocument(Document):

@@ -11,6 +11,7 @@ from harness.figures.curves import Drawing, context_figure, drawn, key_figure, s
 from harness.figures.style import SCREEN, drawing
 from harness.figures.svg import inline
 from harness.report.html import samples_link
+from harness.report.links import of_model
 from harness.store import Store
 from harness.tables.curves import Curve, scored_over_length
 from harness.tables.layout import DASH, length_title
@@ -52,8 +53,8 @@ def charts(store: Store) -> Charts | None:
         both = [
             Chart(
                 context,
-                _chart(found, benchmark, context, f"chart{i}", full=False),
-                _chart(found, benchmark, context, f"full{i}", full=True),
+                _chart(store, found, benchmark, context, f"chart{i}", full=False),
+                _chart(store, found, benchmark, context, f"full{i}", full=True),
             )
             for i, context in enumerate(found.contexts)
         ]
@@ -82,7 +83,7 @@ def _reach(summary: CurveSummary) -> list[str]:
     ]
 
 
-def _chart(found: Drawing, benchmark: str, context: str, name: str, *, full: bool) -> Markup:
+def _chart(store: Store, found: Drawing, benchmark: str, context: str, name: str, *, full: bool) -> Markup:
     """The chart of one context's curves, with the numbers for a mouse and for a screen reader, and links to samples."""
     own = found.under(context)
     in_words = "; ".join(
@@ -92,17 +93,19 @@ def _chart(found: Drawing, benchmark: str, context: str, name: str, *, full: boo
     tips = {}
     for i, curve in enumerate(own):
         filled, few = split(curve)
-        tips[f"curve-{i}"] = [_tip(curve, benchmark, j) for j in filled]
-        tips[f"few-{i}"] = [_tip(curve, benchmark, j) for j in few]
+        tips[f"curve-{i}"] = [_tip(store, curve, benchmark, j) for j in filled]
+        tips[f"few-{i}"] = [_tip(store, curve, benchmark, j) for j in few]
     figure = context_figure(found, context, full=full)
     return Markup(inline(figure, name, f"RULER, {context}. {in_words}", tips))
 
 
-def _tip(curve: Curve, benchmark: str, j: int) -> tuple[str, str]:
+def _tip(store: Store, curve: Curve, benchmark: str, j: int) -> tuple[str, str]:
     """What the marker of a curve's j-th point says, and where it leads."""
     length = curve.lengths[j]
     text = (
         f"{curve.model}, {length_title(length)}: {curve.scores[j]:.2f} [{curve.lows[j]:.2f}, {curve.highs[j]:.2f}], "
         f"{curve.counts[j]} samples per task"
     )
-    return text, samples_link(model=curve.model, context=curve.context, task=f"{benchmark}/", length=length)
+    return text, samples_link(
+        **of_model(store, curve.model), context=curve.context, task=f"{benchmark}/", length=length
+    )

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from harness.benchmarks.presentation import presentation_of
+from harness.config.arms import checkpoints_of, rows_of
 from harness.store import Store, list_runs
-from harness.store.manifest import MANIFEST
+from harness.store.manifest import MANIFEST, read_manifest
 from harness.store.scores import CellScores
 from harness.tables.aggregates import usable
+from harness.tables.arms import by_arm
 from harness.tables.layout import length_title
 from harness.tables.paired import Comparison, adjust, compare_cells
 from harness.types import Cell, GatedevalError
@@ -39,12 +41,17 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """One model under one context setting of one run; `scores` on 0-100, only where every planned task has one."""
+    """One model, or the checkpoints of one recipe, under one context setting of one run.
+
+    `scores` on 0-100, only where every planned task has one. `checkpoints`: the labels whose mean the scores are; empty
+    for a model of its own.
+    """
 
     run: str
     model: str
     context: str
     scores: dict[Column, float]
+    checkpoints: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -118,7 +125,21 @@ def arms_of(path: Path) -> list[Arm]:
     for (model, context), columns in found.items():
         means = {column: _mean(column, pairs) for column, pairs in columns.items()}
         arms.append(Arm(path.name, model, context, {c: mean for c, mean in means.items() if not math.isnan(mean)}))
-    return arms
+    return [*_recipes(path, arms), *arms]
+
+
+def _recipes(path: Path, arms: list[Arm]) -> list[Arm]:
+    """For every arm of two checkpoints or more that the run's config names: their mean, at the last step."""
+    models = (read_manifest(path).get("config") or {}).get("models") or []
+    found = []
+    for row, labels in rows_of(checkpoints_of(models)).items():
+        for context in dict.fromkeys(arm.context for arm in arms if arm.model in labels and len(labels) > 1):
+            own = [arm for arm in arms if arm.model in labels and arm.context == context]
+            if len(own) == len(labels):
+                shared = [c for c in own[0].scores if all(c in arm.scores for arm in own)]
+                means = {c: sum(arm.scores[c] for arm in own) / len(own) for c in shared}
+                found.append(Arm(path.name, row, context, means, labels))
+    return found
 
 
 def _mean(column: Column, pairs: list[tuple[float, int]]) -> float:
@@ -154,6 +175,11 @@ class _Two:
         return self._stores[cell.model].scores(real)
 
 
+def _read(path: Path, arm: Arm) -> Store:
+    store = Store.read(path)
+    return by_arm(store) if arm.checkpoints else store
+
+
 def compare_arms(folder: list[Run], first: Arm, second: Arm) -> list[Paired]:
     """Second minus first in every column that both have, paired by sample; Holm over these comparisons.
 
@@ -162,7 +188,7 @@ def compare_arms(folder: list[Run], first: Arm, second: Arm) -> list[Paired]:
     paths = {run.name: run.path for run in folder}
     names = f"{first.run}: {first.model}, {first.context}", f"{second.run}: {second.model}, {second.context}"
     arms = dict(zip(names, (first, second), strict=True))
-    stores = {name: Store.read(paths[arm.run]) for name, arm in arms.items()}
+    stores = {name: _read(paths[arm.run], arm) for name, arm in arms.items()}
     both = cast(Store, _Two(stores, {name: arm.model for name, arm in arms.items()}))
     found = []
     for column in columns_of([first, second]):

@@ -19,15 +19,18 @@ from harness.report.charts import charts
 from harness.report.facts import Facts, facts_of
 from harness.report.heat import heat_table, legend
 from harness.report.html import asset, render, samples_link, script
+from harness.report.links import of_model
 from harness.report.pairs import pair_counts
 from harness.report.samples import Browser, browser_data
 from harness.report.table import comparison_table
+from harness.report.training import training_section
 from harness.report.verdict import Verdict, verdicts
 from harness.stats import RULER_THRESHOLD
 from harness.store import Store
 from harness.store.files import write_atomic
 from harness.tables import sweep as sweeps
 from harness.tables import table5
+from harness.tables.arms import arms_of, checkpoint_view
 from harness.tables.curves import Grid, grids_of, needle_grid, scored_over_length
 from harness.tables.frames import labels
 from harness.tables.view import viewed
@@ -59,16 +62,20 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
 
     Models and contexts have the names that the run's own section `table` gives them.
     """
-    store, _ = viewed(store)
-    facts = facts_of(store)
+    store, view = viewed(store)
+    if arms_of(store) is not None:  # a row per checkpoint too, which the page folds
+        store, view = viewed(store, arms="expanded")
+    single, _ = checkpoint_view(store, ())
+    facts = facts_of(single)
     told, untold = verdicts(store, baseline, candidate)
-    counts = pair_counts(store)
-    browser = browser_data(store, counts)
+    counts = pair_counts(single)
+    browser = browser_data(single, counts)
     sections = [
         Section("verdict", "Verdict", render("verdict", verdicts=told, untold=untold) if told or untold else Markup()),
         Section("comparison", "Comparison", _comparison(store, baseline, facts)),
         Section("sweep", "RoPE base and YaRN factor", _sweep(store)),
         Section("curves", "Score over length", _curves(store)),
+        Section("training", "Score over training", training_section(store, view, baseline, candidate)),
         Section("tasks", "Tasks and lengths", _tasks(store, baseline, candidate, told)),
         Section("needles", "Needle depth and length", _needles(store)),
         Section("pairs", "Pairs", render("pairs") if counts else Markup()),
@@ -90,7 +97,7 @@ def _comparison(store: Store, baseline: str | None, facts: Facts) -> Markup:
     """Table 5 as the terminal prints it."""
     table = table5(store, baseline=baseline)
     if [column.title for column in table.columns[:2]] == ["model", "context"]:
-        drawn = comparison_table(table, labels(store, "models"), facts.contexts)
+        drawn = comparison_table(table, labels(store, "models"), facts.contexts, arms_of(store))
     else:  # the run's own choices transpose it
         drawn = Markup(html_table(table))
     return render("comparison", table=drawn, caption=table.caption)
@@ -121,8 +128,8 @@ def _tasks(store: Store, baseline: str | None, candidate: str | None, told: list
     marks = {(v.baseline, v.candidate): v.marks for v in told}
     maps = []
     for context, grids, changes in every:
-        own = [heat_table(grid, link=_link(benchmark, grid.model, context)) for grid in grids.values()]
-        changed = [_difference(change, context, benchmark, marks, largest) for change in changes]
+        own = [heat_table(grid, link=_link(store, benchmark, grid.model, context)) for grid in grids.values()]
+        changed = [_difference(store, change, context, benchmark, marks, largest) for change in changes]
         if own:
             maps.append((context, own, changed))
     if not maps:
@@ -133,6 +140,7 @@ def _tasks(store: Store, baseline: str | None, candidate: str | None, told: list
 
 
 def _difference(
+    store: Store,
     change: Grid,
     context: str,
     benchmark: str,
@@ -141,14 +149,17 @@ def _difference(
 ) -> Markup:
     pair = marks.get((change.baseline, change.model), {})
     own = {(task, length): mark for (name, task, length), mark in pair.items() if name == context}
-    link = _link(benchmark, change.model, context, against=f"model:{change.baseline}", change="differ")
+    pairs = {"against": f"model:{change.baseline}", "change": "differ"}
+    if {change.model, change.baseline} - set(labels(checkpoint_view(store, ())[0], "models")):
+        pairs = {}  # samples are of checkpoints: two arms have no pair of samples
+    link = _link(store, benchmark, change.model, context, **pairs)
     return heat_table(change, difference=True, largest=largest, marks=own, link=link)
 
 
-def _link(benchmark: str, model: str, context: str, **more: str) -> Callable[[str, int], str]:
+def _link(store: Store, benchmark: str, model: str, context: str, **more: str) -> Callable[[str, int], str]:
     """(task, length) -> the address of a model's samples there."""
     return lambda task, length: samples_link(
-        model=model, context=context, task=f"{benchmark}/{task}", length=length, **more
+        **of_model(store, model), context=context, task=f"{benchmark}/{task}", length=length, **more
     )
 
 
@@ -160,15 +171,15 @@ def _needles(store: Store) -> Markup:
         keys = product(labels(store, "contexts"), labels(store, "models"))
         grids = [grid for context, model in keys if (grid := needle_grid(store, model, context, task)) is not None]
         informing = [grid for grid in grids if _informs(grid)]
-        tables = [heat_table(grid, decimals=0, fold=True, link=_depth_link(grid, task)) for grid in informing]
+        tables = [heat_table(grid, decimals=0, fold=True, link=_depth_link(store, grid, task)) for grid in informing]
         if grids:
             maps.append((task, tables, [grid.title for grid in grids if not _informs(grid)]))
     return render("needles", maps=maps) if maps else Markup()
 
 
-def _depth_link(grid: Grid, task: str) -> Callable[[str, int], str]:
+def _depth_link(store: Store, grid: Grid, task: str) -> Callable[[str, int], str]:
     return lambda row, length: samples_link(
-        model=grid.model, context=grid.context, task=f"ruler/{task}", length=length, depth=row.rstrip("%")
+        **of_model(store, grid.model), context=grid.context, task=f"ruler/{task}", length=length, depth=row.rstrip("%")
     )
 
 

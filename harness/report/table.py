@@ -9,7 +9,10 @@ from markupsafe import Markup
 
 from harness.export.text import groups
 from harness.report.html import render
+from harness.tables.arm_rows import TITLE as COUNTS
+from harness.tables.arms import Arms
 from harness.tables.layout import Entry, Table
+from harness.text import counted
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,38 @@ class Field:
         return f"95% interval {self.entry.interval[0]:.2f} to {self.entry.interval[1]:.2f}"
 
 
-def comparison_table(table: Table, models: list[str], contexts: Mapping[str, str]) -> Markup:
+@dataclass(frozen=True)
+class Row:
+    """One row: `checkpoints` in words where it is an arm; `of`: the arm that it is a checkpoint of."""
+
+    model: str
+    colour: int
+    fields: list[Field]
+    checkpoints: str = ""
+    of: str = ""
+
+
+def comparison_table(table: Table, models: list[str], contexts: Mapping[str, str], arms: Arms | None = None) -> Markup:
     """Table 5 (columns model, context, then scores) as an HTML table. `contexts`: label -> definition.
 
-    `models`: all models of the run, whose order fixes their colours.
+    `models`: all models of the run, whose order fixes their colours. `arms`: those of a run that is read by arm; an
+    arm's checkpoints are below it, and hidden until a reader opens it.
     """
-    sections: list[tuple[str, str, list[tuple[str, int, list[Field]]]]] = []
+    has_counts = table.columns[2].title == COUNTS
+    arm_of = {} if arms is None else {c: row for row, own in arms.rows.items() for c in own if c != row}
+    sections: list[tuple[str, str, list[Row]]] = []
     for model, context, *scores in table.rows:
-        label = str(context.text)
+        label, name = str(context.text), str(model.text)
         if not sections or sections[-1][0] != label:
             sections.append((label, contexts.get(label, ""), []))
-        colour = models.index(str(model.text)) if model.text in models else 0
-        sections[-1][2].append((str(model.text), colour, [_field(e) for e in scores]))
-    columns = table.columns[2:]
+        count = str(scores.pop(0).text) if has_counts else ""
+        arm = arm_of.get(name, "")
+        colour = models.index(arm or name) if (arm or name) in models else 0
+        opens = arms is not None and arms.rows.get(name, (name,)) != (name,)
+        number, _, step = count.partition(" ")
+        words = f"{counted(number, 'checkpoint')} {step}".strip() if opens else ""
+        sections[-1][2].append(Row(name, colour, [_field(e) for e in scores], words, arm))
+    columns = table.columns[2 + has_counts :]
     return render("table", groups=groups(columns), columns=columns, sections=sections, characters=_characters(table))
 
 
@@ -57,6 +79,6 @@ def _characters(table: Table) -> int:
     fields = [
         max([len(c.title), *(len(row[i].number) + len(row[i].marks) + 2 for row in table.rows)])
         for i, c in enumerate(table.columns)
-        if i > 1
+        if i > 1 and c.numeric
     ]
     return widest + sum(fields) + 4

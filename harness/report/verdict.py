@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.store import Store
+from harness.tables.arms_caption import inference_lines
 from harness.tables.compare import count_sentence, line_name, sentence
 from harness.tables.comparisons import Line, choose, headlines, lines, task_marks
 from harness.tables.family import adjust_lines
@@ -54,6 +55,8 @@ class Verdict:
     rows: list[Drawn]
     scale: float
     marks: dict[tuple[str, str, int], str]
+    unit: str  # what the tests take as independent
+    about: list[str]  # of arms: what the comparisons are about
 
 
 def verdicts(
@@ -105,6 +108,8 @@ def _verdict(store: Store, baseline: str, candidate: str) -> Verdict | None:
         rows=[_drawn(line, scale) for line in main],
         scale=scale,
         marks=task_marks(found),
+        unit="with checkpoints as the unit" if any(x.comparison.recipe for x in main) else "paired on the same samples",
+        about=inference_lines(x.comparison for x in main),
     )
 
 

@@ -60,7 +60,8 @@ def _address(thing: Run | Arm) -> str:
     """Where a run's report is, or the samples of an arm in it."""
     if isinstance(thing, Run):
         return f"/report/{quote(thing.name, safe='')}"
-    return f"/report/{quote(thing.run, safe='')}#samples?model={quote(thing.model)}&context={quote(thing.context)}"
+    model = "" if thing.checkpoints else f"model={quote(thing.model)}&"
+    return f"/report/{quote(thing.run, safe='')}#samples?{model}context={quote(thing.context)}"
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,6 +10,19 @@ Scores are per-sample numbers in 0..1; every function works on that scale. They 
 Everything random takes a seed and is deterministic: the same run gives the same table, byte for byte.
 """
 
+from harness.stats.arms import (
+    Welch,
+    arm_interval,
+    assignments,
+    checkpoint_permutation,
+    hierarchical_interval,
+    permutation_floor,
+    recipe_detectable,
+    recipe_p,
+    spread,
+    welch,
+    welch_interval,
+)
 from harness.stats.curves import RULER_THRESHOLD, area_under_curve, effective_length, length_means, unbroken_length
 from harness.stats.intervals import (
     LEVEL,
@@ -44,12 +57,17 @@ __all__ = [
     "SEED",
     "Discordance",
     "Interval",
+    "Welch",
     "area_under_curve",
+    "arm_interval",
+    "assignments",
     "binomial_tail",
     "bootstrap_mean",
+    "checkpoint_permutation",
     "clustered_interval",
     "discordance",
     "effective_length",
+    "hierarchical_interval",
     "holm",
     "is_binary",
     "length_means",
@@ -60,8 +78,14 @@ __all__ = [
     "paired_differences",
     "paired_interval",
     "paired_p",
+    "permutation_floor",
     "permutation_test",
+    "recipe_detectable",
+    "recipe_p",
+    "spread",
     "stratified_interval",
     "unbroken_length",
+    "welch",
+    "welch_interval",
     "wilson",
 ]

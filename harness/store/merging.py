@@ -30,6 +30,7 @@ def merge(a: Path | str, b: Path | str, out: Path | str, *, prefer: Literal["fir
     if (out / MANIFEST).exists():
         raise GatedevalError(f"there is a run at {out} already; give another name")
     _same_labels(left, right)
+    _same_arms(left, right)
     _same_prompts(left, right)
     if prefer is None:
         _same_answers(left, right)
@@ -78,6 +79,45 @@ def _same_labels(left: Store, right: Store) -> None:
             )
 
 
+def _same_arms(left: Store, right: Store) -> None:
+    """A checkpoint has one arm and one step, and no arm has the name of a model that is not in it."""
+    sides = _entries(left, "models"), _entries(right, "models")
+    for label in (label for label in sides[0] if label in sides[1]):
+        places = [(entries[label].get("arm"), entries[label].get("step")) for entries in sides]
+        if places[0] != places[1] and (None, None) not in places:
+            raise GatedevalError(
+                f"the model {label!r} is in the arm {places[0][0]!r} at step {places[0][1]} in {left.path}, and in "
+                f"{places[1][0]!r} at step {places[1][1]} in {right.path}; run one of the two configs again with the "
+                "other's arm and step (no sample is asked again)"
+            )
+    joined = _joined_models(left, right)
+    stepped = {entry["arm"]: entry.get("step") is not None for entry in joined if entry.get("arm")}
+    for entry in joined:
+        arm, label = entry.get("arm"), entry["label"]
+        if arm and any(other["label"] == arm and other.get("arm") != arm for other in joined):
+            raise GatedevalError(
+                f"{arm!r} is the arm of {label!r} in one run, and the label of another model in the other; run one of "
+                "the two configs again under another name (no sample is asked again)"
+            )
+        if arm and stepped[arm] != (entry.get("step") is not None):
+            raise GatedevalError(
+                f"some checkpoints of the arm {arm!r} have a step and {label!r} has none; run its config again with "
+                "`step` for all or for none (no sample is asked again)"
+            )
+
+
+def _joined_models(left: Store, right: Store) -> list[dict[str, Any]]:
+    """The models of both runs in their order; of one that both have, the left entry with the arm that either gives."""
+    first, second = _entries(left, "models"), _entries(right, "models")
+    joined = []
+    for label in dict.fromkeys([*first, *second]):
+        places = [
+            {k: e[label][k] for k in ("arm", "step") if e.get(label, {}).get(k) is not None} for e in (second, first)
+        ]
+        joined.append({**second.get(label, {}), **first.get(label, {}), **places[0], **places[1]})
+    return joined
+
+
 def _same_prompts(left: Store, right: Store) -> None:
     """Common samples of common tasks must have the same prompt, whichever models and contexts answered them."""
     by_task: dict[tuple[str, str, int], Cell] = {}
@@ -119,10 +159,9 @@ def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
     """One manifest of two: models and contexts joined, where facts differ both are kept, and a caption line says so."""
     first, second = left.manifest, right.manifest
     config = dict(first.get("config") or {})
-    for what in ("models", "contexts"):
-        config[what] = list({**_entries(right, what), **_entries(left, what)}.values())
-        order = list(dict.fromkeys([*_entries(left, what), *_entries(right, what)]))
-        config[what].sort(key=lambda entry: order.index(entry["label"]))
+    order = dict.fromkeys([*_entries(left, "contexts"), *_entries(right, "contexts")])
+    contexts = {**_entries(right, "contexts"), **_entries(left, "contexts")}
+    config |= {"models": _joined_models(left, right), "contexts": [contexts[label] for label in order]}
     config["benchmarks"] = [*(config.get("benchmarks") or [])]
     config["benchmarks"] += [
         b for b in second.get("config", {}).get("benchmarks") or [] if b not in config["benchmarks"]

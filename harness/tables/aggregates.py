@@ -23,6 +23,7 @@ class Aggregate:
     `cells`: those that went in. `missing` lists, in words, the cells without scores; they block the number unless
     partial results were asked for. `partial` lists cells with fewer samples than planned. `interval` and `clustered`
     are on 0..1; the latter takes the cells (MMLU's subjects) as clusters, for a mean over the questions of several.
+    `checkpoints`: the number of every checkpoint of an arm, unit of the value; empty for a single one.
     """
 
     value: float
@@ -32,6 +33,7 @@ class Aggregate:
     clustered: stats.Interval | None = None
     missing: list[str] = field(default_factory=list)
     partial: list[str] = field(default_factory=list)
+    checkpoints: list[float] = field(default_factory=list)
 
 
 # ------------------------------------------------------------------------------------------------- what is planned

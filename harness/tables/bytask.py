@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
@@ -12,8 +12,10 @@ import pandas as pd
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
 from harness.tables.aggregates import describe
+from harness.tables.arm_rows import arm_cells_frame, arms_too
+from harness.tables.arms import spread_of
 from harness.tables.caption import beside_lines, lines_beneath, missing_lines, scoring_lines
-from harness.tables.frames import cells_frame
+from harness.tables.frames import labels
 from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.view import chosen_rows, in_order, shown, viewed
 from harness.text import counted
@@ -27,10 +29,11 @@ def tasks_table(store: Store) -> Table:
     absent. A metric of ours (`Presentation.beside`) has rows of its own where it differs from the task's score.
     """
     store, view = viewed(store)
-    frame = in_order(view, chosen_rows(view, cells_frame(store)))
+    frame = in_order(view, chosen_rows(view, arm_cells_frame(store, view)))
     lengths = sorted((int(n) for n in frame["length"].unique()), key=lambda n: (n == 0, n))
     columns = [Column(title=t, numeric=False) for t in ("context", "benchmark", "task", "model")]
     columns += [Column(title=length_title(n) if n else "score") for n in lengths]
+    at = [-1, -1, -1, -1, *lengths]
     rows: list[list[Entry]] = []
     beside: dict[tuple[str, str], None] = {}  # (benchmark, metric) of the rows for metrics of ours, an ordered set
     breaks: set[int] = set()
@@ -42,8 +45,9 @@ def tasks_table(store: Store) -> Table:
         for model, cells in group.groupby("model", sort=False):
             values = {int(r["length"]): r for r in cells.to_dict("records")}
             row = [Entry(text=str(t)) for t in (context, benchmark, task, model)]
-            row += [_entry(values.get(n), group[group["length"] == n]["score"], view.digits) for n in lengths]
-            rows.append(row)
+            rivals = group[group["model"].isin(labels(store, "models"))]  # a checkpoint of an arm is none
+            row += [_entry(values.get(n), rivals[rivals["length"] == n], view.digits) for n in lengths]
+            rows.append([_with_checkpoints(store, entry, values.get(n)) for n, entry in zip(at, row, strict=True)])
         for metric in presentation_of(str(benchmark)).beside:
             if extra := _beside(store, group, metric, lengths):
                 rows += extra
@@ -60,7 +64,7 @@ def tasks_table(store: Store) -> Table:
         breaks=breaks,
         missing=missing_lines(missing, partial),
     )
-    planned = [cell for cell in store.cells if shown(view, cell)]
+    planned = [cell for cell in store.cells if shown(arms_too(view), cell)]
     table.headline, table.label = "Scores of every task.", view.label
     full = [*scoring_lines(store, planned), *beside_lines(beside)]
     table.caption = lines_beneath(store, view, planned, full=full, short=[], missing=table.missing)
@@ -97,9 +101,22 @@ def _partial(row: Mapping[Any, Any]) -> bool:
     return not math.isnan(row["score"]) and not pd.isna(row["planned"]) and bool(row["samples"] < row["planned"])
 
 
-def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series, digits: int) -> Entry:
+def _with_checkpoints(store: Store, entry: Entry, row: Mapping[Any, Any] | None) -> Entry:
+    """The entry with the scores of an arm's checkpoints."""
+    if row is None or entry.value is None:
+        return entry
+    means, scale = spread_of(store, [Cell(*(row[f.name] for f in fields(Cell)))], None, pooled=False)
+    return replace(entry, checkpoints=tuple(scale * m for m in means))
+
+
+def _entry(row: Mapping[Any, Any] | None, rivals: pd.DataFrame, digits: int) -> Entry:
     if row is None or math.isnan(row["score"]):
         return Entry()
-    seen = rivals.dropna().round(digits)
-    best = len(seen) > 1 and 2 * (seen == seen.max()).sum() <= len(seen) and round(row["score"], digits) == seen.max()
+    seen = rivals["score"].dropna().round(digits)
+    best = (
+        row["model"] in set(rivals["model"])
+        and len(seen) > 1
+        and 2 * (seen == seen.max()).sum() <= len(seen)
+        and round(row["score"], digits) == seen.max()
+    )
     return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best), decimals=digits)

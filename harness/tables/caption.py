@@ -12,6 +12,8 @@ from harness.store import Store
 from harness.store.arithmetic import mixed_line
 from harness.tables.aggregates import tasks_of
 from harness.tables.answers import answer_lines
+from harness.tables.arms import checkpoint_view
+from harness.tables.arms_caption import arm_lines, inference_lines
 from harness.tables.definitions import definition_lines
 from harness.tables.frames import labels
 from harness.tables.layout import DASH, Entry, Table
@@ -95,7 +97,10 @@ def reading_lines(table: Table, uncertainty: Uncertainty, *, short: bool = False
         lines.append("Reading: " + "; ".join(signs) + ".")
     if uncertainty.halves and not short:
         widths = spans(uncertainty.halves, "±")
-        lines.append(f"95% intervals: {widths} points (Wilson for 0/1 scores, else bootstrap, stratified by task).")
+        how = "Wilson for 0/1 scores, else bootstrap, stratified by task"
+        if any(c.recipe for _, c in uncertainty.tested):
+            how = "Student's t over an arm's checkpoints"
+        lines.append(f"95% intervals: {widths} points ({how}).")
     for benchmark, halves in () if short else uncertainty.clustered.items():
         shown = presentation_of(benchmark)
         lines.append(
@@ -103,11 +108,13 @@ def reading_lines(table: Table, uncertainty: Uncertainty, *, short: bool = False
             f"({shown.unit} as clusters) it is {spans([('', half) for half in halves], '±').strip()} points."
         )
     if tested := uncertainty.tested:
-        tests = " or ".join(sorted({c.test for _, c in tested}))
+        tests = " or ".join(sorted({c.test if c.recipe else f"paired {c.test}" for _, c in tested}))
+        tests = tests.replace(" or paired ", " or ")
         lines.append(
             f"▲ above, ▼ below {' or '.join(uncertainty.baselines)} under the same context setting: p < {ALPHA}, "
-            f"paired {tests} test, Holm over {counted(uncertainty.family, 'comparison')}."
+            f"{tests} test, Holm over {counted(uncertainty.family, 'comparison')}."
         )
+        lines += inference_lines(comparison for _, comparison in tested)
     if tested and not short:
         lines.append(
             "Differences smaller than these may go unseen (80% power at the level of these comparisons, "
@@ -162,17 +169,19 @@ def lines_beneath(
     full: Iterable[str],
     short: Iterable[str],
     missing: Iterable[str],
+    arms: bool = True,
 ) -> list[str]:
-    """All lines beneath a table over `cells`.
+    """All lines beneath a table over `cells`; `arms`: what its arms are, too.
 
     `full`: what its numbers are and how to read them; `short`: those of them that a short caption keeps. What a row
     means, seed and options stand in a full caption only; damaged answers, the config's own lines and what is missing in
     both.
     """
+    answered, own = checkpoint_view(store, cells)
     warnings = [
-        *answer_lines(store, cells),
-        *_arithmetic_lines(store),
-        *_unreadable_lines(store, cells),
+        *answer_lines(answered, own),
+        *_arithmetic_lines(answered),
+        *_unreadable_lines(answered, own),
         *free_lines(store),
     ]
     if view.caption == "short":
@@ -183,7 +192,8 @@ def lines_beneath(
         [label for label in chosen(labels(store, "models"), view.models) if label in models],
         [label for label in chosen(labels(store, "contexts"), view.contexts) if label in contexts],
     )
-    return [*full, *definitions, *_protocol_lines(store), *warnings, *missing]
+    rows = [label for label in labels(store, "models") if label in models and arms]
+    return [*full, *arm_lines(store, rows), *definitions, *_protocol_lines(store), *warnings, *missing]
 
 
 def _protocol_lines(store: Store) -> list[str]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.store import Store
+from harness.tables.arms_caption import inference_lines
+from harness.tables.arms_view import read_by_arm
 from harness.tables.caption import clusters_title
 from harness.tables.choices import reference_text, response_text
 from harness.tables.comparisons import Line, check_found, choose, headlines, lines
@@ -22,6 +24,7 @@ from harness.tables.rerun import in_16_bit, rerun_sentence
 from harness.text import counted, interval_text, number_text
 from harness.types import Cell, Sample
 
+HIERARCHICAL = "checkpoints and samples drawn again (would it hold for other trainings on other samples?)"
 LISTED = 40  # differing samples printed; the rest are counted
 
 
@@ -33,15 +36,17 @@ def compare(
     *,
     listed: int = LISTED,
     rerun: Path | str | None = None,
+    infer: str | None = None,
 ) -> str:
-    """The comparison of two models of one run as text.
+    """The comparison of two models, or two arms, of one run as text.
 
     `context` restricts it to one context setting. `listed`: how many of the differing samples to print, 0 for none.
     `rerun`: another run of the same config, whose distance from this one is the rerun noise beside each difference.
+    `infer`: "files" or "recipe", in place of the run's own choice.
     Raises GatedevalError where there is nothing to compare, or where the prompts of the two differ.
     """
-    store = Store.read(Path(path))
-    again = None if rerun is None else Store.read(Path(rerun))
+    store = read_by_arm(Store.read(Path(path)), baseline, candidate, infer=infer)
+    again = None if rerun is None else read_by_arm(Store.read(Path(rerun)), baseline, candidate)
     baseline, candidate = choose(store, baseline, candidate)
     check_label(store, "contexts", context)
     found, absent = lines(store, baseline, candidate, context)
@@ -61,6 +66,7 @@ def compare(
             count_sentence(single, candidate, "single tasks", families[1])
             + " `gatedeval table RUN --style delta` shows each."
         )
+    out += inference_lines(line.comparison for line in main)
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
     if again is None and in_16_bit(store):
@@ -75,6 +81,8 @@ def compare(
 def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candidate: str) -> list[str]:
     """One comparison: the sentence, the interval over other tasks, and the rerun noise where it is known."""
     out = [f"  {sentence(line, baseline, candidate)}"]
+    if (wide := line.comparison.hierarchical) is not None:
+        out.append(f"    {HIERARCHICAL}: {interval_text(*wide)}")
     if line.comparison.clustered is not None:
         out.append(f"    {clusters_title(line.shown)}: {interval_text(*line.comparison.clustered)}")
     if again is not None:
@@ -85,9 +93,10 @@ def _verdict(store: Store, again: Store | None, line: Line, baseline: str, candi
 def count_sentence(family: list[Line], candidate: str, what: str, tested: str) -> str:
     won = sum(x.comparison.significant and x.comparison.difference > 0 for x in family)
     lost = sum(x.comparison.significant and x.comparison.difference < 0 for x in family)
+    kind = "tests over checkpoints" if any(x.comparison.recipe for x in family) else "paired tests"
     return (
         f"Of {len(family)} {what}, {candidate} is better in {won} and worse in {lost}; in the other "
-        f"{len(family) - won - lost} no difference is shown (paired tests, p < {ALPHA}; {tested})."
+        f"{len(family) - won - lost} no difference is shown ({kind}, p < {ALPHA}; {tested})."
     )
 
 
@@ -109,20 +118,35 @@ def sentence(line: Line, baseline: str, candidate: str) -> str:
         verdict = "equal on every sample"
     else:
         verdict = f"no difference shown ({_power(c)})"
+    before, after = (
+        number_text(v, 2) + spread for v, spread in zip((c.baseline, c.candidate), _spreads(c), strict=True)
+    )
     return (
-        f"{line_name(line)}: {number_text(c.baseline, 2)} -> {number_text(c.candidate, 2)}, "
+        f"{line_name(line)}: {before} -> {after}, "
         f"{number_text(c.difference, 2, signed=True)} {interval_text(c.low, c.high)}, "
         f"p = {c.p:.2g}, Holm {c.adjusted:.2g} ({c.test}; {counted(c.samples, 'sample')}, {c.gained} gained, "
         f"{c.lost} lost): {verdict}"
     )
 
 
+def _spreads(c: Comparison) -> list[str]:
+    """Of two arms, " ± 1.20 (3 checkpoints)" for each: the standard deviation between its checkpoints."""
+    if c.checkpoints is None:
+        return ["", ""]
+    return [
+        (f" ± {number_text(c.scale * stats.spread(means), 2)}" if means.size > 1 else "")
+        + f" ({counted(means.size, 'checkpoint')})"
+        for means in c.checkpoints
+    ]
+
+
 def _power(c: Comparison) -> str:
     """What the samples could have shown, in words that never contradict the difference that was seen."""
+    unit = "checkpoints" if c.recipe else "samples"
     if c.larger_than_detectable:
         return (
-            f"it is as large as the {c.mdd:.1f} points that such samples show with 80% power, and the test still does"
-            " not exclude chance: use more samples"
+            f"it is as large as the {c.mdd:.1f} points that such {unit} show with 80% power, and the test still does"
+            f" not exclude chance: use more {unit}"
         )
     return f"one of {c.mdd:.1f} points would be, with 80% power at the level {ALPHA}/{c.family}"
 

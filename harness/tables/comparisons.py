@@ -9,7 +9,8 @@ from harness.benchmarks.presentation import Presentation, presentation_of
 from harness.store import Store
 from harness.tables.aggregates import tasks_of, usable
 from harness.tables.frames import check_label, labels, ordered_cells
-from harness.tables.paired import Comparison, compare_cells
+from harness.tables.paired import Comparison
+from harness.tables.recipe import compare_pairs
 from harness.types import Cell, GatedevalError
 
 
@@ -153,9 +154,9 @@ def _compare_group(store: Store, cells: list[Cell], candidate: str, found: list[
         metrics = list(store.scores(a).metrics) if shown.every_metric else [store.scores(a).headline]
         metrics = [metric for metric in metrics if metric not in shown.beside]
         for metric in metrics:
-            add(a.task, metric, compare_cells(store, [(a, b)], metric))
+            add(a.task, metric, compare_pairs(store, [(a, b)], metric))
     by_task = shown.pooling == "tasks"  # then a task that is missing at this length blocks the average
     needed = set(tasks_of(store, first.benchmark)) if by_task else {c.task for c in cells}
     if len(needed) > 1 and {a.task for a, _ in pairs} == needed:
-        comparison = compare_cells(store, pairs, pooled=not by_task)
+        comparison = compare_pairs(store, pairs, pooled=not by_task)
         add("average" if by_task else "all", store.scores(first).headline, comparison)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from harness import stats
 from harness.benchmarks.presentation import presentation_of
 from harness.config import TableOptions
 from harness.store import Store
 from harness.tables.aggregates import over_length, tasks_of
+from harness.tables.arms_caption import inference_lines
 from harness.tables.caption import clusters_title, lines_beneath, missing_lines
 from harness.tables.comparisons import Line, check_found, choose, lines
 from harness.tables.family import adjust_lines
@@ -44,6 +46,22 @@ COLUMNS: dict[str, Callable[[Line], Any]] = {
     "cluster_high": lambda x: (x.comparison.clustered or (math.nan,))[-1],
 }
 """The columns of `frame_of`, in order, and how each is computed from a line."""
+
+
+def _of_arm(side: int, of: Callable[[Any], float]) -> Callable[[Line], Any]:
+    return lambda x: of(x.comparison.checkpoints[side]) if x.comparison.checkpoints else math.nan
+
+
+ARM_COLUMNS: dict[str, Callable[[Line], Any]] = {
+    "checkpoints_baseline": _of_arm(0, len),
+    "checkpoints_candidate": _of_arm(1, len),
+    "sd_baseline": lambda x: x.comparison.scale * _of_arm(0, stats.spread)(x),  # between checkpoints
+    "sd_candidate": lambda x: x.comparison.scale * _of_arm(1, stats.spread)(x),
+    "infer": lambda x: "recipe" if x.comparison.recipe else "files",
+    "hierarchical_low": lambda x: (x.comparison.hierarchical or (math.nan,))[0],  # for other samples too
+    "hierarchical_high": lambda x: (x.comparison.hierarchical or (math.nan,))[-1],
+}
+"""Columns that follow where a row is an arm of several checkpoints."""
 
 
 def delta_table(store: Store, baseline: str | None = None, candidate: str | None = None) -> Table:
@@ -113,14 +131,19 @@ def _shown(view: TableOptions, line: Line) -> bool:
 
 def _reading(store: Store, baseline: str, candidate: str, found: list[Line], families: list[str]) -> list[str]:
     """What the numbers are and how to read them; the first three lines are what a short caption keeps."""
+    recipe = any(line.comparison.recipe for line in found)
     averages = [(presentation_of(name).title, len(tasks_of(store, name))) for name in over_length(store)]
+    how = "bootstrap of the per-sample differences, stratified by task"
+    tests = "exact McNemar for 0/1 scores, sign-flip permutation for fractional ones and averages"
+    if recipe:
+        how, tests = "Welch's t over checkpoints", " or ".join(sorted({line.comparison.test for line in found}))
     return [
-        f"{candidate} minus {baseline}, points on 0-100, paired on the same samples; intervals by bootstrap of the "
-        "per-sample differences, stratified by task.",
-        f"▲ {candidate} above, ▼ below: p < {ALPHA} after Holm's adjustment ({'; '.join(families)}); exact McNemar for "
-        "0/1 scores, sign-flip permutation for fractional ones and averages.",
+        f"{candidate} minus {baseline}, points on 0-100, paired on the same samples; intervals by {how}.",
+        f"▲ {candidate} above, ▼ below: p < {ALPHA} after Holm's adjustment ({'; '.join(families)}); {tests}.",
         "gained, lost: samples on which only one of the two scores higher; detectable: the smallest difference that "
-        f"these samples show with 80% power at the level of their family, {ALPHA} divided by its comparisons.",
+        f"these {'checkpoints' if recipe else 'samples'} show with 80% power at the level of their family, {ALPHA} "
+        "divided by its comparisons.",
+        *inference_lines(line.comparison for line in found),
         *(f"average: mean over {n} {title} tasks with equal weight." for title, n in averages if n > 1),
         *(
             f"{line.context}: {line.shown.title}'s difference with {clusters_title(line.shown)}: "
@@ -141,13 +164,14 @@ def _row(line: Line, digits: int) -> list[Entry]:
     mode = line.shown.mode(line.metric)
     length = length_title(line.length) if line.length else ""
     best = round(c.candidate, digits) - round(c.baseline, digits)
+    own = [tuple(c.scale * float(m) for m in means) for means in c.checkpoints or ((), ())]
     return [
         Entry(text=line.context),
         Entry(text=line.benchmark),
         Entry(text=line.task + (f" ({mode})" if mode else "")),
         Entry(text=length),
-        Entry(value=c.baseline, best=best < 0, decimals=digits),
-        Entry(value=c.candidate, best=best > 0, decimals=digits),
+        Entry(value=c.baseline, best=best < 0, decimals=digits, checkpoints=own[0]),
+        Entry(value=c.candidate, best=best > 0, decimals=digits, checkpoints=own[1]),
         Entry(value=c.difference, signed=True, marks=c.mark, decimals=digits),
         Entry(text=interval_text(c.low, c.high, digits)),
         Entry(value=c.adjusted, decimals=4),
@@ -158,5 +182,9 @@ def _row(line: Line, digits: int) -> list[Entry]:
 
 
 def frame_of(found: list[Line]) -> pd.DataFrame:
-    """The comparisons as a tidy frame, one row per line; `COLUMNS` says the columns and their units."""
-    return pd.DataFrame([[value(x) for value in COLUMNS.values()] for x in found], columns=list(COLUMNS))
+    """The comparisons as a tidy frame, one row per line; `COLUMNS` says the columns and their units.
+
+    Where arms are compared, `ARM_COLUMNS` follow.
+    """
+    columns = COLUMNS | (ARM_COLUMNS if any(x.comparison.checkpoints for x in found) else {})
+    return pd.DataFrame([[value(x) for value in columns.values()] for x in found], columns=list(columns))

@@ -31,8 +31,8 @@ def adjust_lines(store: Store, found: list[Line], baseline: str, candidate: str)
     if main and all(member is not None for member in members):
         for line, member in zip(main, members, strict=True):
             assert member is not None
-            line.comparison.adjusted, line.comparison.family = member.adjusted, member.family
-            line.comparison.mdd = member.mdd
+            line.comparison.judge(member.family)
+            line.comparison.adjusted = member.adjusted
         sentences = [f"benchmarks: Holm over the {counted(len(declared), 'comparison')} of {whose}"]
     else:
         adjust([line.comparison for line in main])

@@ -14,6 +14,7 @@ from harness import stats
 from harness.store import Store
 from harness.store.scores import CellScores
 from harness.store.summary import CellSummary, scale_of
+from harness.tables.arms import arms_of, spread_of
 from harness.types import Cell, GatedevalError
 
 _SUMMARY = [f.name for f in dataclasses.fields(CellSummary)]
@@ -35,7 +36,10 @@ def check_label(store: Store, what: Literal["models", "contexts"], label: str | 
     known = labels(store, what)
     if label is not None and label not in known:
         noun = what.removesuffix("s")
-        raise GatedevalError(f"no {noun} {label!r} in this run; it has {', '.join(map(repr, known))}")
+        arms = arms_of(store)
+        below = what == "models" and arms is not None and any(label in own for own in arms.rows.values())
+        hint = " (it is a checkpoint of an arm: --arms off takes arms apart)" if below else ""
+        raise GatedevalError(f"no {noun} {label!r} in this run{hint}; it has {', '.join(map(repr, known))}")
 
 
 def ordered_cells(store: Store) -> list[Cell]:
@@ -61,13 +65,26 @@ def cells_frame(store: Store) -> pd.DataFrame:
     interval. metric: the headline metric. planned: samples that the plan asks for (Int64, may be missing). ci_method:
     name of the interval. length_capped: share of answers cut by their token budget, 0..1. other_metrics: "name=score;
     ..." of the metrics beside the headline. error: why the cell failed, or "".
+
+    Of a run that is read by arm, `model` is the row, and there are two more columns: checkpoints (Int64, how many it
+    has) and sd (the standard deviation between their scores, NaN for one).
     """
     rows = [dataclasses.asdict(store.summary(cell)) | _statistics(store.scores(cell)) for cell in ordered_cells(store)]
     frame = pd.DataFrame(rows, columns=list(CELL_COLUMNS))
     frame["planned"] = frame["planned"].astype("Int64")
     for text in ("metric", "ci_method", "other_metrics", "error"):
         frame[text] = frame[text].fillna("").astype(object)
-    return frame
+    return frame if arms_of(store) is None else _with_spread(store, frame)
+
+
+def _with_spread(store: Store, frame: pd.DataFrame) -> pd.DataFrame:
+    arms, counts, spreads = arms_of(store), [], []
+    for row in frame.to_dict("records"):
+        cell = cell_of({str(name): value for name, value in row.items()})
+        counts.append(len(arms.of(cell)) if arms is not None else 1)
+        means, scale = spread_of(store, [] if math.isnan(row["score"]) else [cell], None, pooled=False)
+        spreads.append(scale * stats.spread(means) if means else math.nan)
+    return frame.assign(checkpoints=pd.array(counts, dtype="Int64"), sd=spreads)
 
 
 def _statistics(columns: CellScores) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ class Entry:
     interval: tuple[float, float] | None = None  # 95%, unit of the value
     clustered: tuple[float, float] | None = None  # the same with tasks (MMLU's subjects) as clusters
     note: str | None = None  # shown instead of the drop
+    checkpoints: tuple[float, ...] = ()  # of an arm: the number of each of its checkpoints, unit of the value
     text: str | None = None
     decimals: int = 2
     signed: bool = False
@@ -55,11 +57,31 @@ class Entry:
         return number_text(self.value, self.decimals, signed=self.signed)
 
     @property
-    def parenthesis(self) -> str:
+    def change(self) -> str:
         """The note, else the drop as "(−6.0)" with one decimal at most, or nothing."""
         if self.note is not None:
             return self.note
         return "" if self.drop is None else f"({number_text(self.drop, min(1, self.decimals), signed=True)})"
+
+    @property
+    def parenthesis(self) -> str:
+        """All that stands beside the number: an arm's spread, then the note or the drop."""
+        return f"{self.spread_text} {self.change}".strip()
+
+    @property
+    def beside(self) -> str:
+        """The same, where a note has a place of its own."""
+        return self.parenthesis if self.note is None else self.spread_text
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation between an arm's checkpoints; None for fewer than two."""
+        return statistics.stdev(self.checkpoints) if len(self.checkpoints) > 1 else None
+
+    @property
+    def spread_text(self) -> str:
+        """ "±1.25" with the decimals of the value, or nothing."""
+        return "" if self.spread is None else f"±{number_text(self.spread, self.decimals)}"
 
 
 @dataclass(kw_only=True)

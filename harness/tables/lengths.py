@@ -12,6 +12,8 @@ from harness.benchmarks.presentation import presentation_of
 from harness.config import TableOptions
 from harness.store import Store
 from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
+from harness.tables.arm_rows import row_labels
+from harness.tables.arms import checkpoint_view
 from harness.tables.caption import lines_beneath, scoring_lines
 from harness.tables.frames import labels
 from harness.tables.layout import DASH, Column, Entry, Table, length_title, mark_best
@@ -106,7 +108,7 @@ def lengths_table(store: Store) -> Table:
     benchmark is scored over length.
     """
     store, view = viewed(store)
-    every = summaries(store)
+    every = summaries(store) + (summaries(checkpoint_view(store, ())[0]) if view.arms == "expanded" else [])
     keys = [(c, m) for c in chosen(labels(store, "contexts"), view.contexts) for m in _models(store, view)]
     found = [s for key in keys for s in every if (s.context, s.model) == key and _shown(view, s)]
     if store.cells and not found:
@@ -128,11 +130,12 @@ def lengths_table(store: Store) -> Table:
         row += [Entry(value=None if math.isnan(v) else v, decimals=view.digits) for v in [*s.means.values(), s.height]]
         rows.append([*row, Entry(text=s.reach), Entry(text=unbroken)])
     contexts = [s.context for s in found]
+    rivals = [(s.context, "" if s.model in labels(store, "models") else s.model) for s in found]
     table = Table(
         style="lengths",
         title=str(store.manifest.get("name", store.path.name)),
         columns=columns,
-        rows=mark_best(rows, columns, groups=contexts),
+        rows=mark_best(rows, columns, groups=rivals),
         make_frame=lambda: summaries_frame(found),
         breaks={i for i in range(1, len(rows)) if contexts[i] != contexts[i - 1]},
     )
@@ -152,7 +155,7 @@ def lengths_table(store: Store) -> Table:
 
 
 def _models(store: Store, view: TableOptions) -> list[str]:
-    return chosen(labels(store, "models"), view.models)
+    return chosen(row_labels(store, view), view.models)
 
 
 def _shown(view: TableOptions, summary: CurveSummary) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +27,8 @@ class Comparison:
     smallest difference that the samples show with 80% power at level `ALPHA / family`, the strictest that Holm may ask
     of a single comparison; a test alone (`family` 1) has the level `ALPHA`. `gained` and `lost` count samples that only
     the candidate, or only the baseline, scores higher. `differences`: per task, candidate minus baseline, 0..1.
+    `checkpoints`: of two rows of which one is an arm, every checkpoint's mean in both, 0..1. `recipe`: whether
+    interval, test and `mdd` are over them, and not by sample; `hierarchical` is then its interval over samples too.
     """
 
     cells: list[tuple[Cell, Cell]]
@@ -46,11 +49,25 @@ class Comparison:
     family: int = 1
     clustered: tuple[float, float] | None = None  # interval with tasks (MMLU: subjects) as clusters, where pooled
     adjusted: float = float("nan")
+    checkpoints: tuple[NDArray[np.float64], NDArray[np.float64]] | None = field(default=None, repr=False)
+    recipe: bool = False
+    hierarchical: tuple[float, float] | None = None
 
     @property
     def significant(self) -> bool:
         """Whether the difference holds after Holm's adjustment."""
         return self.adjusted < ALPHA
+
+    def judge(self, family: int) -> None:
+        """Make this one of `family` comparisons: its detectable difference, and of recipes the test that can decide."""
+        self.family, level = family, ALPHA / family
+        found = math.nan
+        if self.recipe and self.checkpoints is not None:
+            self.p, self.test = stats.recipe_p(*self.checkpoints, level)
+            found = stats.recipe_detectable(*self.checkpoints, level=1 - level)
+        if math.isnan(found):  # by sample; or no two checkpoints of an arm differ
+            found = stats.minimum_detectable_difference(self.differences, level=1 - level)
+        self.mdd = self.scale * found
 
     @property
     def larger_than_detectable(self) -> bool:
@@ -137,8 +154,7 @@ def compare_cells(
 
 def adjust(comparisons: list[Comparison]) -> None:
     """Make the comparisons one family: Holm-adjusted p-values, and detectable differences at the family's level."""
+    for comparison in comparisons:
+        comparison.judge(len(comparisons))
     for comparison, p in zip(comparisons, stats.holm([c.p for c in comparisons]), strict=True):
         comparison.adjusted = p
-        comparison.family = len(comparisons)
-        level = 1 - ALPHA / len(comparisons)
-        comparison.mdd = comparison.scale * stats.minimum_detectable_difference(comparison.differences, level=level)

@@ -11,7 +11,8 @@ from harness.store import Store
 from harness.tables.aggregates import Aggregate
 from harness.tables.frames import labels
 from harness.tables.measures import Measure, measures_of
-from harness.tables.paired import Comparison, adjust, compare_cells
+from harness.tables.paired import Comparison, adjust
+from harness.tables.recipe import compare_pairs, with_checkpoints
 from harness.types import GatedevalError
 
 
@@ -48,7 +49,7 @@ def _value(store: Store, measure: Measure, model: str, context: str, setting: di
         return None
     if not any(cell in store.cells for cell in cells):
         return None
-    return measure.average(cells)
+    return with_checkpoints(store, measure.average(cells), measure.metric, pooled=measure.pooled)
 
 
 # ------------------------------------------------------------------------------------------------- comparisons
@@ -120,7 +121,7 @@ def compare_rows(
             both = zip(measure.cells(other.model, row.context), measure.cells(row.model, row.context), strict=True)
             pairs = [(x, y) for x, y in both if x in a.cells and y in b.cells]
             try:
-                comparison = compare_cells(store, pairs, measure.metric, pooled=measure.pooled)
+                comparison = compare_pairs(store, pairs, measure.metric, pooled=measure.pooled)
                 compared[row.model, row.context, i] = comparison
             except GatedevalError as error:
                 untested.append(str(error))

@@ -13,8 +13,16 @@ from harness.config import TableOptions
 from harness.stats import Interval
 from harness.store import Store
 from harness.tables.aggregates import Aggregate
+from harness.tables.arm_rows import (
+    arm_cells_frame,
+    arms_too,
+    checkpoint_rows,
+    headline_of_arms,
+    row_labels,
+    with_counts,
+)
 from harness.tables.caption import Uncertainty, beside_lines, lines_beneath, missing_lines, reading_lines, scoring_lines
-from harness.tables.frames import cells_frame, check_label, labels
+from harness.tables.frames import cells_frame, check_label
 from harness.tables.layout import Column, Entry, Table, mark_best
 from harness.tables.measures import Measure, measures_of
 from harness.tables.paired import Comparison
@@ -47,25 +55,30 @@ def table5(
     rows = rows_of(store, contexts, measures)
     baselines = baselines_of(store, baseline, [(row.model, row.context) for row in rows])
     compared, untested = compare_rows(store, measures, rows, baselines)
-    entries = _entries(rows, contexts, compared, view.digits)
+    own = checkpoint_rows(store, measures, allow_partial, reference, view)
+    entries = _entries(rows, contexts, compared, view.digits) + _entries(own, contexts, {}, view.digits)
+    rows = [*rows, *own]
 
     # Everything above is computed from the whole run. What is shown of it is chosen here.
     kept = _chosen_measures(measures, view)
-    keys = [(m, c) for c in chosen(list(contexts), view.contexts) for m in chosen(labels(store, "models"), view.models)]
+    models = chosen(row_labels(store, view), view.models)
+    keys = [(m, c) for c in chosen(list(contexts), view.contexts) for m in models]
     order = [r for key in keys for r, row in enumerate(rows) if key_of(row) == key]
     rows = [replace(rows[r], values=[rows[r].values[i] for i in kept]) for r in order]
     entries = [[*entries[r][:2], *(entries[r][2 + i] for i in kept)] for r in order]
     measures = [measures[i] for i in kept]
     tested = {(m, c, kept.index(i)): x for (m, c, i), x in compared.items() if (m, c) in keys and i in kept}
 
-    table = _table(store, measures, rows, entries)
+    single = {row.model for row in own}
+    table = _table(store, measures, rows, entries, single)
     if intervals:
         table.rows = [[_with_interval(e) for e in row] for row in table.rows]
+    labelled, rows = rows, [row for row in rows if row.model not in single] or rows
     uncertainty = _uncertainty(measures, rows, tested)
     uncertainty.untested, uncertainty.family = untested, len(compared)
     uncertainty.baselines = list(dict.fromkeys(baselines[context] for _, context, _ in tested))
-    cells = [cell for cell in store.cells if shown(view, cell)]
-    table.headline = _headline(table, rows)
+    cells = [cell for cell in store.cells if shown(arms_too(view), cell)]
+    table.headline = headline_of_arms(store, _headline(table, rows), [row.model for row in rows])
     table.label = view.label
     beside = beside_lines((m.benchmark, m.metric) for m in measures)
     table.caption = lines_beneath(
@@ -76,11 +89,12 @@ def table5(
         short=reading_lines(table, uncertainty, short=True),
         missing=table.missing,
     )
-    table.make_frame = lambda: chosen_rows(view, cells_frame(store))
+    table.make_frame = lambda: chosen_rows(view, arm_cells_frame(store, view))
     if reference is not None:
         keyed = [None if m.length is None else (m.benchmark, m.length) for m in measures]
         table = with_reference(table, reference, keyed, view.digits)
-        table.make_frame = lambda: reference_frame(chosen_rows(view, cells_frame(store)), reference)
+        table.make_frame = lambda: reference_frame(chosen_rows(view, arm_cells_frame(store, view)), reference)
+    table = with_counts(table, store, labelled)
     return transposed(table) if view.transpose else table
 
 
@@ -126,15 +140,17 @@ def _uncertainty(measures: list[Measure], rows: list[Row], compared: Compared) -
     return found
 
 
-def _table(store: Store, measures: list[Measure], rows: list[Row], entries: list[list[Entry]]) -> Table:
-    """The table without its caption; the best score of every column is marked."""
+def _table(
+    store: Store, measures: list[Measure], rows: list[Row], entries: list[list[Entry]], single: set[str]
+) -> Table:
+    """The table without its caption; the best score of every column is marked, among rows that are not `single`."""
     columns = [Column(title=title, numeric=False) for title in ("model", "context")] + [m.column for m in measures]
     aggregates = [a for row in rows for a in row.values if a is not None]
     return Table(
         style="table5",
         title=str(store.manifest.get("name", store.path.name)),
         columns=columns,
-        rows=mark_best(entries, columns, [row.context for row in rows]),
+        rows=mark_best(entries, columns, [(row.context, row.model if row.model in single else "") for row in rows]),
         breaks={i for i in range(1, len(rows)) if rows[i].context != rows[i - 1].context},
         make_frame=lambda: cells_frame(store),
         missing=missing_lines(
@@ -170,6 +186,7 @@ def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparis
         marks=marks + ("†" if value.partial or value.missing else ""),
         interval=_points(value.interval),
         clustered=_points(value.clustered),
+        checkpoints=tuple(value.checkpoints),
         decimals=digits,
     )
 

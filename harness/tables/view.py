@@ -17,6 +17,8 @@ from harness.config import TableOptions
 from harness.store import Store
 from harness.store.scores import CellScores
 from harness.tables.aggregates import benchmarks_of
+from harness.tables.arms import by_arm, checkpoint_view, hand_down, members
+from harness.tables.arms_view import arm_hint, check_arms, row_names
 from harness.tables.frames import labels
 from harness.tables.layout import Column, Entry, Table
 from harness.types import Cell, GatedevalError, Sample, did_you_mean
@@ -34,30 +36,41 @@ def viewed(store: Store, **given: Any) -> tuple[Store, TableOptions]:
     GatedevalError for a name or length that the run does not have, and where two models, or two contexts, would have
     one name.
     """
-    there = {
-        "models": labels(store, "models"),
-        "contexts": labels(store, "contexts"),
-        "benchmarks": benchmarks_of(store),
-    }
     stored = store.manifest.get("config", {}).get("table") or {}
     options = {name: value for name, value in stored.items() if name in TableOptions.model_fields}
     options |= {name: value for name, value in given.items() if value is not None}
+    reading = check_arms(store, options, given)
+    there = {
+        "models": row_names(store, reading),
+        "contexts": labels(store, "contexts"),
+        "benchmarks": benchmarks_of(store),
+    }
     for what, known in there.items():
         if options.get(what) is not None:
             options[what] = _split(options[what], known)
             for name in options[what]:
                 if name not in known:
-                    raise GatedevalError(_unknown(what.removesuffix("s"), name, known))
+                    hidden = what == "models" and arm_hint(store, name, reading)
+                    raise GatedevalError(hidden or _unknown(what.removesuffix("s"), name, known))
     view = TableOptions(**options)
     lengths = sorted({cell.length for cell in store.cells if cell.length})
     for length in view.lengths or ():
         if length not in lengths:
             raise GatedevalError(_unknown("length", length, lengths))
-    if store.cells and not any(shown(view, cell) for cell in store.cells):
+    renamed: Store = _Renamed(store, view)
+    if reading.arms != "off":
+        renamed = by_arm(renamed, reading.steps, reading.infer)
+    shown_view = _renamed_view(view)
+    if store.cells and not any(shown(shown_view, cell) for cell in (*renamed.cells, *_expanded(renamed, reading))):
         raise GatedevalError(
             "no number is left: the chosen models, contexts, benchmarks and lengths are not planned together"
         )
-    return _Renamed(store, view), _renamed_view(view)
+    return renamed, shown_view
+
+
+def _expanded(store: Store, reading: TableOptions) -> Sequence[Cell]:
+    """The checkpoints' cells, where tables show rows of their own for them."""
+    return checkpoint_view(store, store.cells)[1] if reading.arms == "expanded" else ()
 
 
 def new_names(store: Store, rename: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -118,10 +131,12 @@ class _Renamed(Store):
 
     def __init__(self, store: Store, view: TableOptions) -> None:
         names = dict(view.rename)
-        known = {"models": labels(store, "models"), "contexts": labels(store, "contexts")}
+        rows = list(dict.fromkeys([c.row for c in members(store)]))  # arms, and models that are in none
+        known = {"models": labels(store, "models"), "rows": rows, "contexts": labels(store, "contexts")}
+        every = list(dict.fromkeys([*known["models"], *rows, *known["contexts"]]))
         for old in names:
-            if old not in known["models"] + known["contexts"]:
-                raise GatedevalError(_unknown("model or context", old, known["models"] + known["contexts"]))
+            if old not in every:
+                raise GatedevalError(_unknown("model or context", old, every))
         for what, labelled in known.items():
             new_labels = [names.get(label, label) for label in labelled]
             if twice := next((label for label in new_labels if new_labels.count(label) > 1), None):
@@ -132,6 +147,7 @@ class _Renamed(Store):
         keys = {old.key: cell.key for old, cell in new.items()}
         manifest["failures"] = {keys.get(key, key): error for key, error in store.failures.items()}
         super().__init__(store.path, manifest, {new[cell]: planned for cell, planned in store.cells.items()}, None)
+        hand_down(store, self)
         self._store = store
         self._old = {cell: old for old, cell in new.items()}
 
@@ -173,7 +189,8 @@ def _renamed_manifest(manifest: Mapping[str, Any], names: Mapping[str, str]) -> 
         return names.get(label, label)
 
     def entries(key: str) -> list[dict[str, Any]]:
-        return [{**entry, "label": name(entry["label"])} for entry in config.get(key) or []]
+        renamed = [{**entry, "label": name(entry["label"])} for entry in config.get(key) or []]
+        return [{**entry, "arm": name(entry["arm"])} if entry.get("arm") else entry for entry in renamed]
 
     config = dict(manifest.get("config") or {})
     config |= {"models": entries("models"), "contexts": entries("contexts")}
@@ -205,9 +222,10 @@ def transposed(table: Table) -> Table:
         for row in table.rows
     ]
     groups = [table.columns[c].group for c in scores]
+    counts = [[Entry(text=table.columns[c].title), *(row[c] for row in table.rows)] for c in texts[2:]]
     return replace(
         table,
         columns=columns,
-        rows=[[Entry(text=table.columns[c].name), *(row[c] for row in table.rows)] for c in scores],
-        breaks={i for i in range(1, len(scores)) if groups[i] != groups[i - 1]},
+        rows=counts + [[Entry(text=table.columns[c].name), *(row[c] for row in table.rows)] for c in scores],
+        breaks={len(counts) + i for i in range(1, len(scores)) if groups[i] != groups[i - 1]},
     )
