@@ -61,6 +61,7 @@ class Run:
     state: str
     start: str
     samples: int
+    probes: int
     models: list[str]
     error: str
     arms: list[Arm]
@@ -87,6 +88,7 @@ def _run(facts: dict[str, Any]) -> Run:
         state=str(facts["state"]),
         start=str(facts.get("start") or "")[:16].replace("T", " "),
         samples=int(facts.get("samples") or 0),
+        probes=int(facts.get("probes") or 0),
         models=list(facts.get("models") or []),
         error=error,
         arms=[] if error else arms_of(path),

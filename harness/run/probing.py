@@ -1,7 +1,7 @@
 """Run a config's probes: each model, context setting and length on one text, stored in the run directory.
 
-A probe whose content hash is stored already is not made again. One engine is started per model, eagerly, because
-compiled code does not call the hooks that measure.
+A probe whose content hash is stored already is not made again. The engine is the one that answers the model's samples,
+where that one is eager; else one of the probe's own, because compiled code does not call the hooks that measure.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -122,65 +123,109 @@ def recorded(probes: Sequence[PlannedProbe]) -> list[dict[str, Any]]:
     return [{"model": p.model, "context": p.setting.label, "length": p.length, "hash": p.hash} for p in probes]
 
 
+class Probing:
+    """The probes of a run, made model by model: in the run's live engine where that can measure, else in one of their
+    own.
+
+    `path`: the run directory, whose lock the caller holds. `say`: prints a line of progress. `warn`: prints a failure.
+    After a probe that fails, the other models' go on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: ProbeOptions,
+        probes: Sequence[PlannedProbe],
+        path: Path,
+        *,
+        say: Callable[[str], None] = lambda line: None,
+        warn: Callable[[str], None] | None = None,
+        engine_factory: Callable[..., Engine] | None = None,
+    ) -> None:
+        self.plan, self.options, self.probes = plan, options, tuple(probes)
+        self.say, self.warn = say, warn or _to_stderr
+        self.failed: set[str] = set()  # labels of models
+        self.made = 0
+        self._factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+        self._store = Probes(path)
+        stored = self._store.hashes()
+        self._pending = [p for p in self.probes if p.hash not in stored]
+        self.found = len(self.probes) - len(self._pending)
+
+    def pending(self, label: str) -> list[PlannedProbe]:
+        """The model's probes that are not stored and have not failed."""
+        return [] if label in self.failed else [p for p in self._pending if p.model == label]
+
+    def in_live_engine(self, live: LiveEngine) -> None:
+        """Make the model's probes in the engine that has answered its samples.
+
+        Nothing happens where that engine is gone, is compiled, or was started for shorter contexts than the probes
+        have: `rest` makes these probes in another engine.
+        """
+        mine, engine = self.pending(live.label), live.engine
+        if not mine or not isinstance(engine, Engine) or not engine.arguments["enforce_eager"]:
+            return
+        if all(p.setting in live.settings and engine.can_switch_to(p.setting) for p in mine):
+            self._make(live, mine)
+
+    def rest(self) -> bool:
+        """Make the probes that are left, with an engine for each model; whether all of the run's are stored now.
+
+        Raises:
+            GatedevalError: the run directory cannot be written.
+        """
+        for label in dict.fromkeys(p.model for p in self._pending):
+            if mine := self.pending(label):
+                with self._own_engine(label, list(dict.fromkeys(p.setting for p in mine))) as live:
+                    self._make(live, mine)
+        return not self.failed
+
+    def _own_engine(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
+        model = self.plan.models[label].model
+        options = self.plan.config.engine.model_copy(update={"enforce_eager": True})
+
+        def start(settings: Sequence[ContextSetting]) -> Engine:
+            self.say(f"{label}: starting vLLM for the probe")
+            return self._factory(model, settings, options)
+
+        return LiveEngine(label, settings, start)
+
+    def _make(self, live: LiveEngine, probes: Sequence[PlannedProbe]) -> None:
+        """Make `probes`, all of one model, setting by setting. An engine's error ends them, and is told."""
+        try:
+            for setting in dict.fromkeys(p.setting for p in probes):
+                engine = live.under(setting)
+                assert isinstance(engine, Engine)
+                for planned in (p for p in probes if p.setting == setting):
+                    maps = probe(engine, planned.maps) if planned.maps else None
+                    result = probe(engine, planned.plan)
+                    self._store.add(*_stored(self.plan, self.options, planned, result, maps))
+                    self._pending.remove(planned)
+                    self.made += 1
+                    self.say(_line(planned, result))
+        except EngineError as error:
+            self.failed.add(live.label)
+            self.warn(f"probe of {live.label} failed: {error}")
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def run_probes(
-    plan: Plan,
-    options: ProbeOptions,
-    probes: Sequence[PlannedProbe],
-    path: Path,
-    *,
-    quiet: bool = False,
-    engine_factory: Callable[..., Engine] | None = None,
+    plan: Plan, options: ProbeOptions, probes: Sequence[PlannedProbe], path: Path, *, quiet: bool = False
 ) -> bool:
     """Make those of `probes` that are not stored yet, and say on stderr how it goes; whether all are stored now.
 
-    The caller holds the run's lock. After a probe that fails, the other models' go on. `quiet`: print failures only.
+    The caller holds the run's lock. `quiet`: print failures only.
 
     Raises:
         GatedevalError: the run directory cannot be written.
     """
-
-    def say(line: str) -> None:
-        if not quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
-    store = Probes(path)
-    stored = store.hashes()
-    pending = [p for p in probes if p.hash not in stored]
-    made, whole = 0, True
-    for label in dict.fromkeys(p.model for p in pending):
-        mine = [p for p in pending if p.model == label]
-        try:
-            for one, result, maps in _of_model(plan, mine, say, factory):
-                store.add(*_stored(plan, options, one, result, maps))
-                made += 1
-                say(_line(one, result))
-        except EngineError as error:
-            whole = False
-            print(f"probe of {label} failed: {error}", file=sys.stderr, flush=True)
-    say(f"{path}: {counted(made, 'probe')} made, {len(probes) - len(pending)} found finished")
+    probing = Probing(plan, options, probes, path, say=(lambda line: None) if quiet else _to_stderr)
+    whole = probing.rest()
+    probing.say(f"{path}: {counted(probing.made, 'probe')} made, {probing.found} found finished")
     return whole
-
-
-def _of_model(
-    plan: Plan, probes: Sequence[PlannedProbe], say: Callable[[str], None], factory: Callable[..., Engine]
-) -> Iterator[tuple[PlannedProbe, ProbeResult, ProbeResult | None]]:
-    """Run the probes of one model, setting by setting. Raises EngineError."""
-    model = plan.models[probes[0].model].model
-    options = plan.config.engine.model_copy(update={"enforce_eager": True})
-
-    def start(settings: Sequence[ContextSetting]) -> Engine:
-        say(f"{model.label}: starting vLLM for the probe")
-        return factory(model, settings, options)
-
-    settings = list(dict.fromkeys(p.setting for p in probes))
-    with LiveEngine(model.label, settings, start) as live:
-        for setting in settings:
-            engine = live.under(setting)
-            assert isinstance(engine, Engine)
-            for planned in (p for p in probes if p.setting == setting):
-                maps = probe(engine, planned.maps) if planned.maps else None
-                yield planned, probe(engine, planned.plan), maps
 
 
 def _line(planned: PlannedProbe, result: ProbeResult) -> str:
@@ -291,6 +336,10 @@ def _ruler_ids(plan: Plan, task: str, label: str, length: int, limit: int) -> Se
     benchmark = Ruler.model_validate({"ruler": (task,), "lengths": (length,), "samples": 1})
     setup = plan.setup(label)
     cell = Cell(label, "", benchmark.name, task, length)
-    request = next(iter(benchmark.requests(cell, setup, limit)))
+    try:
+        request = next(iter(benchmark.requests(cell, setup, limit)))
+    except GatedevalError as error:
+        reason = re.split(r"[;,](?: or)? use ", str(error))[0]  # its advice is about keys that a probe does not have
+        raise GatedevalError(f"probe.text: {reason}; choose larger probe.lengths, or another probe.text") from error
     assert request.prompt is not None
     return setup.tokenizer.encode(request.prompt)
