@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from harness.benchmarks.presentation import presentation_of
+from harness.benchmarks.rolling import ROLLING
 from harness.store import Store, list_runs
 from harness.store.manifest import MANIFEST
 from harness.store.scores import CellScores
@@ -113,6 +114,8 @@ def arms_of(path: Path) -> list[Arm]:
             scores = found.setdefault((row["model"], row["context"]), {})
             score = float(row["score"]) if row["score"] else math.nan
             column = Column(row["benchmark"], int(row["length"] or 0), titles[row["benchmark"]])
+            if row.get("metric") in ROLLING and len(tasks[row["benchmark"]]) > 1:
+                continue  # perplexities of several tasks have no mean
             scores.setdefault(column, []).append((score, int(row["samples"])))
     except (OSError, KeyError, ValueError):
         return []

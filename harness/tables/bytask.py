@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.benchmarks.presentation import presentation_of
+from harness.benchmarks.presentation import lower_is_better, presentation_of
 from harness.store import Store
 from harness.tables.aggregates import describe
 from harness.tables.caption import beside_lines, lines_beneath, missing_lines, scoring_lines
@@ -42,7 +42,8 @@ def tasks_table(store: Store) -> Table:
         for model, cells in group.groupby("model", sort=False):
             values = {int(r["length"]): r for r in cells.to_dict("records")}
             row = [Entry(text=str(t)) for t in (context, benchmark, task, model)]
-            row += [_entry(values.get(n), group[group["length"] == n]["score"], view.digits) for n in lengths]
+            low = any(lower_is_better(str(r["metric"])) for r in values.values())
+            row += [_entry(values.get(n), group[group["length"] == n]["score"], view.digits, low) for n in lengths]
             rows.append(row)
         for metric in presentation_of(str(benchmark)).beside:
             if extra := _beside(store, group, metric, lengths):
@@ -97,9 +98,10 @@ def _partial(row: Mapping[Any, Any]) -> bool:
     return not math.isnan(row["score"]) and not pd.isna(row["planned"]) and bool(row["samples"] < row["planned"])
 
 
-def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series, digits: int) -> Entry:
+def _entry(row: Mapping[Any, Any] | None, rivals: pd.Series, digits: int, lower: bool) -> Entry:
     if row is None or math.isnan(row["score"]):
         return Entry()
     seen = rivals.dropna().round(digits)
-    best = len(seen) > 1 and 2 * (seen == seen.max()).sum() <= len(seen) and round(row["score"], digits) == seen.max()
+    leader = seen.min() if lower else seen.max()
+    best = len(seen) > 1 and 2 * (seen == leader).sum() <= len(seen) and round(row["score"], digits) == leader
     return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best), decimals=digits)

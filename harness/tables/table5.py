@@ -13,7 +13,15 @@ from harness.config import TableOptions
 from harness.stats import Interval
 from harness.store import Store
 from harness.tables.aggregates import Aggregate
-from harness.tables.caption import Uncertainty, beside_lines, lines_beneath, missing_lines, reading_lines, scoring_lines
+from harness.tables.caption import (
+    Uncertainty,
+    beside_lines,
+    lines_beneath,
+    missing_lines,
+    perplexity_lines,
+    reading_lines,
+    scoring_lines,
+)
 from harness.tables.frames import cells_frame, check_label, labels
 from harness.tables.layout import Column, Entry, Table, mark_best
 from harness.tables.measures import Measure, measures_of
@@ -68,6 +76,7 @@ def table5(
     table.headline = _headline(table, rows)
     table.label = view.label
     beside = beside_lines((m.benchmark, m.metric) for m in measures)
+    beside += perplexity_lines([(m.benchmark, m.metric) for m in measures])
     table.caption = lines_beneath(
         store,
         view,
