@@ -137,7 +137,7 @@ def profile(
 ) -> Figure:
     """One line per model over the layers. `lines`: (model, one number per layer). `size`: inches."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     figure = Figure(figsize=size, layout="constrained")
     panel = figure.subplots()
@@ -145,6 +145,9 @@ def profile(
         panel.plot(range(1, len(values) + 1), values, **look(model, models)._asdict(), label=model, clip_on=False)
     if log:
         panel.set_yscale("log")
+        every = np.concatenate([np.asarray(values, dtype=float) for _, values in lines])
+        if 0 < every.max() < 100 * every.min():  # powers of ten alone would leave an axis with one number, or none
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         panel.yaxis.set_minor_formatter(lambda value, _: "")
     else:

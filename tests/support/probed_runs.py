@@ -71,7 +71,13 @@ def probed_run(path: Path, **settings: Any) -> Path:
     def skill(cell: Cell) -> float:
         return 1.0 if cell.context == "8k" or cell.model == "gated" else 0.0
 
-    write_run(path, config(tasks=["niah_single_1"], **settings), n=2, skill=skill)
+    write_run(
+        path,
+        config(tasks=["niah_single_1"], **settings),
+        n=2,
+        skill=skill,
+        models={m: {"fingerprint": m} for m in FIRST},
+    )
     write_probes(path)
     return path
 

@@ -14,7 +14,7 @@ import pytest
 from harness.export import FORMATS, export_run
 from harness.figures import save_figures
 from harness.report import write_report
-from harness.store import Store, interruption_message, list_runs, rebuild
+from harness.store import Store, interruption_message, list_runs, merge, rebuild
 from harness.store.manifest import start_session
 from harness.store.probes import Probes
 from harness.tables.layout import DASH
@@ -191,6 +191,21 @@ def test_the_change_under_yarn_beside_first_token_attention(run: Path) -> None:
     renamed = export_run(run, "sinks", rename={"YaRN": "Y", "gated": "G"}, digits=0)
     assert [row[0] for row in _rows(renamed)] == ["baseline", "G"]
     assert [row[3] for row in _rows(renamed)] == ["Y", "Y"]
+
+
+def test_a_merged_run_has_the_probes_of_both(tmp_path: Path) -> None:
+    first, second = probed_run(tmp_path / "a"), probed_run(tmp_path / "b")
+    manifest = Store.read(second).manifest
+    with Store.open(second, manifest, cells=Store.read(second).cells) as store:
+        store.update_manifest(probes=[p for p in manifest["probes"] if p["model"] == "gated"])
+        store.finish()
+    with Store.open(first, Store.read(first).manifest, cells=Store.read(first).cells) as store:
+        store.update_manifest(probes=[p for p in manifest["probes"] if p["model"] == "baseline"])
+        store.finish()
+    merged = merge(first, second, tmp_path / "both")
+    assert Store.read(merged).manifest["state"] == "complete"
+    assert _rows(export_run(merged, "probe")) == _rows(export_run(probed_run(tmp_path / "whole"), "probe"))
+    assert [c.model for c in changes(Store.read(merged))] == ["baseline", "gated"]
 
 
 def test_a_model_without_a_probe_or_without_scores_has_no_change(tmp_path: Path) -> None:
