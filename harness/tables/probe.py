@@ -102,9 +102,7 @@ def _number(value: float | None, decimals: int, note: str | None = None) -> Entr
 
 def _perplexity(value: float | None, decimals: int = 2) -> Entry:
     """Two decimals below 1,000, none below a million, powers of ten above."""
-    if value is None or value < 1000:
-        return _number(value, decimals)
-    return Entry(value=value, decimals=0) if value < 1e6 else Entry(value=value, text=f"{value:.2e}".replace("+", ""))
+    return _number(value, 0 if value is not None and 1000 <= value < 1e6 else decimals)
 
 
 def _row(record: dict[str, Any]) -> list[Entry]:
