@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_a_text_becomes_windows_that_fill_the_context() -> None:
     assert _task().extra(doc, request) == {
         "weights": {"word_perplexity": words, "byte_perplexity": size, "bits_per_byte": size}
     }
+
+
+def test_wikitext_is_lm_eval_s_own_with_its_own_words_and_bytes() -> None:
+    """Its text is detokenized; its words and bytes are those of the raw page."""
+    page = " = A village = \n \n The old @-@ fashioned house , which was warm , cost 1 @,@ 500 pounds . \n"
+
+    def local(**_: Any) -> Any:
+        from datasets import Dataset, DatasetDict
+
+        rows = Dataset.from_list([{"page": page}])
+        return DatasetDict({"train": rows, "validation": rows, "test": rows})
+
+    task = load_tasks("wikitext", None, local)["wikitext"]
+    [(number, doc)] = list(task.documents(None))
+    request, instances = task.request(number, doc, None)
+    assert request.text is not None
+    assert "old-fashioned house, which" in request.text
+    words, size = len(re.split(r"\s+", page)), len(page.encode())
+    weights = {"word_perplexity": words, "byte_perplexity": size, "bits_per_byte": size}
+    assert task.extra(doc, request) == {"weights": weights}
+    scores = task.score(doc, instances, Choice("k", (-80.0, -20.0), (False, False), 0.0), "")
+    assert scores == {m: pytest.approx(of_text(m, -100.0, w)) for m, w in weights.items()}
 
 
 def test_texts_that_have_no_number_are_refused() -> None:
