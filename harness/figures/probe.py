@@ -150,6 +150,7 @@ def profile(
             panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         panel.yaxis.set_minor_formatter(lambda value, _: "")
+        panel.tick_params(axis="y", which="minor", length=0)
     else:
         panel.set_ylim(bottom=0)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
