@@ -62,7 +62,7 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
         print(render(built))
     built.check()
     if loaded.probe is not None:
-        from harness.run.probing import plan_probes
+        from harness.run.probe_plan import plan_probes
 
         for probe in plan_probes(built, loaded.probe):
             print(f"probe: {probe.model}, {probe.setting.label}, {len(probe.plan.ids)} tokens of {loaded.probe.text}")
@@ -177,7 +177,7 @@ def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "
 def evaluate(config: Config, path: Path, quiet: bool) -> str:
     """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state."""
     from harness.run.plan import build, recorded_date
-    from harness.run.probing import plan_probes
+    from harness.run.probe_plan import plan_probes
     from harness.run.progress import Progress
     from harness.run.runner import run as run_plan
     from harness.run.signals import Stopped, stop_on_signals

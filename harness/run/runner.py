@@ -16,7 +16,8 @@ from harness.engine.engine import Engine
 from harness.run.manifest import manifest
 from harness.run.plan import Plan, recorded_date
 from harness.run.prefetching import Prefetcher
-from harness.run.probing import PlannedProbe, Probing, recorded
+from harness.run.probe_plan import PlannedProbe, recorded
+from harness.run.probing import Probing
 from harness.run.producing import Assignment
 from harness.run.progress import Progress
 from harness.run.session import EngineFactory, LiveEngine, Session, Tally
