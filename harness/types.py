@@ -62,7 +62,7 @@ class Sample:
     references: list[str]
     response: str
     response_tokens: int
-    finish_reason: str  # "stop", "length", or "choose" when options were compared
+    finish_reason: str  # "stop", "length"; "choose": options were compared; "scored": a text's log-likelihood
     scores: dict[str, float]  # metric -> 0..1; the first metric is the headline
     seconds: float = 0.0  # from admission to the finished answer
     extra: dict[str, Any] = field(default_factory=dict)  # needle offsets, validity, option log-likelihoods, ...

@@ -60,10 +60,14 @@ class LmEvalBenchmark(Benchmark):
             request, instances = task.request(number, doc, chat)
             yield replace(
                 request,
-                references=task.reference(doc),
+                references=[] if task.rolling else task.reference(doc),  # a rolling task's reference is its whole text
                 score=LmScore(self, cell.task, setup.data, doc, instances),
-                extra={"options": [c for _, c in request.options]} if request.options else {},
+                extra=task.extra(doc, request),
             )
+
+    def depends_on_limit(self, cell: Cell, data: DataFolder) -> bool:
+        """Windows of a text fill the context setting; other prompts are as long as they are."""
+        return self.lm_task(cell.task, data).rolling
 
 
 class Mmlu(LmEvalBenchmark):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import jinja2
 
 from harness.benchmarks.lm_names import OUR_TASKS
+from harness.benchmarks.rolling import ROLLING, of_text
 from harness.data.folder import DataFolder
 from harness.data.network import hub_is_reachable
 from harness.engine.encoding import generation_request
@@ -172,10 +174,16 @@ class LmEvalTask:
 
     def __init__(self, name: str, task: Any) -> None:
         self.name, self.task = name, task
-        if task.OUTPUT_TYPE not in ("multiple_choice", "generate_until", "loglikelihood"):
+        self.rolling: bool = task.OUTPUT_TYPE == "loglikelihood_rolling"
+        if task.OUTPUT_TYPE not in ("multiple_choice", "generate_until", "loglikelihood", "loglikelihood_rolling"):
             raise GatedevalError(
-                f"lm-eval task {name!r} is of type {task.OUTPUT_TYPE}: it has no score per sample to compare models by;"
-                " run it with `lm_eval --model gatedeval`"
+                f"lm-eval task {name!r} is of type {task.OUTPUT_TYPE}, which gatedeval does not know; run it with"
+                " `lm_eval --model gatedeval`"
+            )
+        if self.rolling and (other := sorted(set(task.aggregation()) - set(ROLLING))):
+            raise GatedevalError(
+                f"lm-eval task {name!r}: gatedeval does not know how to combine the {', '.join(other)} of documents (it"
+                f" knows {', '.join(ROLLING)}); run it with `lm_eval --model gatedeval`"
             )
 
     def __len__(self) -> int:
@@ -215,6 +223,8 @@ class LmEvalTask:
         except Exception as error:  # a template, or a function of the task, met a document that it was not made for
             raise self._cannot_be_made(number, error) from error
         label = f"{self.name}, document {number}"
+        if self.rolling:
+            return SampleRequest(id=str(number), label=label, text=instances[0].args[0]), instances
         if instances[0].request_type == "generate_until":
             return generation_request(str(number), label, *instances[0].args), instances
         return SampleRequest(id=str(number), label=label, options=tuple(i.args for i in instances)), instances
@@ -266,6 +276,33 @@ class LmEvalTask:
         target = self.task.doc_to_target(doc)
         return [str(t) for t in target] if isinstance(target, list) else [str(target)]
 
+    def extra(self, doc: dict[str, Any], request: SampleRequest) -> dict[str, Any]:
+        """What is stored with a sample: the options, or the weights of a text's numbers (its words and bytes)."""
+        if self.rolling:
+            return {"weights": {metric: weight for metric, (_, weight) in self._rolling(doc, 0.0).items()}}
+        return {"options": [c for _, c in request.options]} if request.options else {}
+
+    def _rolling(self, doc: dict[str, Any], loglikelihood: float) -> dict[str, tuple[float, int]]:
+        """lm-eval's numbers of one text: metric -> (log-likelihood, words or bytes)."""
+        return {m: v for m, v in self.task.process_results(doc, [loglikelihood]).items() if m in ROLLING}
+
+    def _rolling_scores(self, doc: dict[str, Any], loglikelihood: float) -> dict[str, float]:
+        """The document's own perplexities; `harness.benchmarks.rolling.combined` makes the task's number of them.
+
+        Raises:
+            GatedevalError: one of them is beyond the largest number.
+        """
+        scores = {}
+        for metric, (value, weight) in self._rolling(doc, loglikelihood).items():
+            try:
+                scores[metric] = of_text(metric, value, weight)
+            except OverflowError:
+                raise GatedevalError(
+                    f"lm-eval task {self.name!r}: {metric} is beyond the largest number: log-likelihood {value:.6g}"
+                    f" over {weight} words or bytes; the model does not predict this text at all"
+                ) from None
+        return scores
+
     def score(
         self, doc: dict[str, Any], instances: list[Any], answer: Completion | Choice, text: str
     ) -> dict[str, float]:
@@ -274,6 +311,9 @@ class LmEvalTask:
         Raises:
             GatedevalError: a task none of whose metrics is a number per document.
         """
+        if self.rolling:
+            assert isinstance(answer, Choice)
+            return self._rolling_scores(doc, math.fsum(answer.logprobs))
         for number, instance in enumerate(instances):
             if isinstance(answer, Choice):
                 instance.resps = [(answer.logprobs[number], answer.greedy[number])]

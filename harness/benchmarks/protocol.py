@@ -92,11 +92,17 @@ class Benchmark(BenchmarkEntry):
         """
         total = longest = 0
         for sample in self.requests(cell, setup, max_length):
-            request = encode_sample(sample, setup.tokenizer, setup.thinking)
+            request = encode_sample(sample, setup.tokenizer, setup.thinking, max_length)
             prompt, with_answer = sizes(request)
             total += prompt
             longest = max(longest, with_answer)
         return Measured(total, longest)
+
+    def depends_on_limit(self, cell: Cell, data: DataFolder) -> bool:
+        """Whether the cell's prompts differ between context settings of different longest lengths. Here: those that
+        fill a length may.
+        """
+        return bool(cell.length)
 
     @classmethod
     def divergences(cls, entries: Sequence[Self]) -> dict[str, Any]:

@@ -25,9 +25,6 @@ from harness.commands.options import (
 
 if TYPE_CHECKING:
     from harness.config import Config
-    from harness.config.probing import ProbeOptions
-    from harness.run.plan import Plan
-    from harness.run.probing import PlannedProbe
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
@@ -65,7 +62,7 @@ def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
         print(render(built))
     built.check()
     if loaded.probe is not None:
-        from harness.run.probing import plan_probes
+        from harness.run.probe_plan import plan_probes
 
         for probe in plan_probes(built, loaded.probe):
             print(f"probe: {probe.model}, {probe.setting.label}, {len(probe.plan.ids)} tokens of {loaded.probe.text}")
@@ -180,7 +177,7 @@ def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "
 def evaluate(config: Config, path: Path, quiet: bool) -> str:
     """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state."""
     from harness.run.plan import build, recorded_date
-    from harness.run.probing import plan_probes
+    from harness.run.probe_plan import plan_probes
     from harness.run.progress import Progress
     from harness.run.runner import run as run_plan
     from harness.run.signals import Stopped, stop_on_signals
@@ -196,11 +193,9 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
             plan = build(config, recorded_date(path))
             plan.check()
             # a text that is too short is told before hours of samples
-            probes = plan_probes(plan, config.probe) if config.probe is not None else []
+            probes = plan_probes(plan, config.probe) if config.probe is not None else None
             progress = Progress(plan, quiet=quiet)
-            state, tally = run_plan(plan, path, progress=progress)
-            if config.probe is not None:
-                state = _probe(plan, config.probe, probes, path, quiet, state)
+            state, tally = run_plan(plan, path, progress=progress, probes=probes)
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
@@ -210,23 +205,8 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     note += f", {tally.redone} of them done again because something they depend on changed" if tally.redone else ""
     note += f", {tally.rescored} of the finished ones scored again" if tally.rescored else ""
     note += f", {tally.relabelled} of the finished ones found under another label" if tally.relabelled else ""
+    if probes is not None:
+        note += f"; {counted(tally.probes, 'probe')} made, {tally.stored_probes} found finished"
     print(f"{path}: {state}; {note}", file=sys.stderr)
     print(progress.closing(tally.sent_tokens, tally.cached_tokens), file=sys.stderr)
-    return state
-
-
-def _probe(
-    plan: Plan, options: ProbeOptions, probes: list[PlannedProbe], path: Path, quiet: bool, state: str
-) -> str:
-    """Make the probes of a run that has its samples; the run's state. A failed probe makes it incomplete."""
-    from harness.run.probing import recorded, run_probes
-    from harness.store.files import RunLock
-    from harness.store.manifest import read_manifest, write_manifest
-
-    lock = RunLock(path / "lock")
-    try:
-        state = state if run_probes(plan, options, probes, path, quiet=quiet) else "incomplete"
-        write_manifest(path, {**read_manifest(path), "probes": recorded(probes), "state": state})
-    finally:
-        lock.release()
     return state

@@ -35,7 +35,8 @@ def probe(
     from harness.export import export_run
     from harness.run.manifest import manifest
     from harness.run.plan import build, recorded_date
-    from harness.run.probing import plan_probes, recorded, run_probes
+    from harness.run.probe_plan import plan_probes, recorded
+    from harness.run.probing import run_probes
     from harness.run.signals import Stopped, stop_on_signals
     from harness.store import Store, interruption_message
     from harness.store.probes import Probes

@@ -16,9 +16,9 @@ from harness.types import GatedevalError
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True)
-@click.option("--style", type=STYLES, default="table5", show_default=True, help="What to tabulate.")
+@click.option("--style", type=STYLES, help="What to tabulate (default: table5; probe where a run has probes alone).")
 @click.option("-s", "short_style", type=STYLES, hidden=True)
-@click.option("--reference", help="`paper` adds the paper's own rows; or a CSV file with the same columns.")
+@click.option("--reference", help="`paper` adds the paper's own rows (Table 5, or 4 for style probe); or a CSV file.")
 @click.option("--baseline", help="Label of the model that others are compared with (default: run.json's).")
 @click.option("--candidate", help="Label of the model to compare with it (style delta).")
 @click.option("--model", help="Label of the model to export (style lm_eval; needed if the run has several).")
@@ -40,7 +40,7 @@ from harness.types import GatedevalError
 @infer_option
 def table(
     run: Path, lengths: str | None, rename: tuple[str, ...], models: tuple[str, ...], contexts: tuple[str, ...],
-    benchmarks: tuple[str, ...], style: str, short_style: str | None, **options: Any,
+    benchmarks: tuple[str, ...], style: str | None, short_style: str | None, **options: Any,
 ) -> None:
     # fmt: on
     """Print the table of the run directory RUN.
@@ -170,7 +170,10 @@ def runs(root: Path | None) -> None:
         if "error" in run:
             facts = ["", "", run["error"]]
         else:
-            facts = [counted(run["samples"], "sample"), counted(run["cells"], "cell"), ", ".join(run["models"])]
+            what = [counted(run["samples"], "sample"), counted(run["cells"], "cell")]
+            if run["probes"] and not run["cells"]:
+                what = [counted(run["probes"], "probe"), ""]
+            facts = [*what, ", ".join(run["models"])]
         rows.append([run["path"], run["state"], run["start"], *facts])
     if not rows:
         click.echo(f"no run in {root} yet: `gatedeval run CONFIG` writes one there", err=True)

@@ -60,8 +60,12 @@ def table_names(
     models: list[tuple[Loc, Model]],
     contexts: list[tuple[Loc, ContextSetting]],
     benchmarks: list[tuple[Loc, BenchmarkEntry]],
+    probed: Sequence[int] = (),
 ) -> None:
-    """The section `table` names models, contexts, benchmarks and lengths that the config has."""
+    """The section `table` names models, contexts, benchmarks and lengths that the config has.
+
+    `probed`: the lengths of its probes.
+    """
     known: dict[str, list[str]] = {
         "models": list(dict.fromkeys([*(m.label for _, m in models), *(m.arm for _, m in models if m.arm)])),
         "contexts": [c.label for _, c in contexts],
@@ -77,9 +81,10 @@ def table_names(
                 hint = did_you_mean(name, names) or f"; there are {', '.join(map(repr, names))}"
                 s.problem(("table", key, i), f"table.{key}: no {key.removesuffix('s')} {name!r}{hint}")
     lengths = {length for _, b in benchmarks for _, length in b.task_lengths()} if table.lengths else set()
+    what = "no benchmark and no probe has" if probed else "no benchmark has"
     for i, length in enumerate(table.lengths or ()):
-        if length not in lengths:
-            s.problem(("table", "lengths", i), f"table.lengths: no benchmark has the length {length}")
+        if length not in lengths and length not in probed:
+            s.problem(("table", "lengths", i), f"table.lengths: {what} the length {length}")
 
 
 def arms_fit(s: Source, models: list[tuple[Loc, Model]], table: TableOptions | None) -> None:

@@ -41,7 +41,7 @@ def validate(s: Source, cls: type[K], value: Any, loc: Loc, at: Callable[[Loc], 
 def subject(s: Source, loc: Loc) -> str:
     """`contexts 'YaRN', yarn.factor`: what a complaint is about, in the user's own labels."""
     if len(loc) < 2 or not isinstance(loc[1], int):
-        return ".".join(map(str, loc))
+        return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in loc).removeprefix(".")
     entry = s.data[loc[0]][loc[1]]
     name = entry_name(entry)
     head = f"{loc[0]} {name!r}" if name else f"{loc[0]}[{loc[1]}]"

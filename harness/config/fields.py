@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticKnownError
@@ -25,14 +25,19 @@ class Entry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    SECTION: ClassVar[str] = ""
+    """The section of a config that has these keys, for messages; empty: the name of the class."""
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            wrong = [
-                f"{'.'.join(map(str, c.loc))}: {c.message}".removeprefix(": ") for c in complaints(error, type(self))
-            ]
-            raise GatedevalError(f"{type(self).__name__}: {'; '.join(wrong)}") from None
+            section = type(self).SECTION
+            wrong = []
+            for place, message, _ in complaints(error, type(self)):
+                named = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in (section, *place) if k != "")
+                wrong.append(f"{named.removeprefix('.')}: {message}".removeprefix(": "))
+            raise GatedevalError(("" if section else f"{type(self).__name__}: ") + "; ".join(wrong)) from None
 
     # Pydantic's mark for an __init__ that only validates: `model_validate` then does not call it, and a ValidationError
     # keeps the places of all that is wrong. (Pydantic marks RootModel's the same way.)

@@ -79,7 +79,8 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
     distinct_cells(s, benchmarks)
     arms_fit(s, models, top.table if top else None)
     if top is not None:
-        table_names(s, top.table, models, contexts, benchmarks)
+        probed = top.probe.lengths if top.probe is not None else ()
+        table_names(s, top.table, models, contexts, benchmarks, probed)
     lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)
     if s.data.get("thinking") is True and not s.data.get("chat_template"):
         s.problem(("thinking",), "thinking needs a chat template; add chat_template: true", key=True)
@@ -113,7 +114,7 @@ def _top_level(s: Source) -> Config | None:
     for key, cls in blank.items():
         if isinstance(values.get(key), list):
             values[key] = [cls.model_construct() for _ in values[key]]
-    if values.get("probe") is not None and "benchmarks" not in values:
+    if values.get("probe") is not None and not values.get("benchmarks"):
         values["benchmarks"] = [BenchmarkEntry.model_construct()]  # probes need no benchmark
     if isinstance(values.get("engine", {}), dict | None):
         values["engine"] = EngineOptions()

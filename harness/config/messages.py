@@ -32,7 +32,8 @@ def complaints(error: ValidationError, keys: type[BaseModel]) -> list[Complaint]
         elif kind == "missing":
             if loc in misspelt:
                 continue
-            message = f"missing key {loc[-1]!r}"
+            alternative = getattr(keys, "ALTERNATIVES", {}).get(loc[-1], "") if len(loc) == 1 else ""
+            message = f"missing key {loc[-1]!r}{alternative}"
         else:
             message = _plain(kind, value, e.get("ctx", {}), e["msg"])
         listed.append(Complaint(loc, message, about_key))

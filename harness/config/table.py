@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -40,6 +40,10 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 def _pairs(value: Any) -> Any:
     """A mapping, as YAML gives it, becomes pairs: the values of a frozen model are hashable."""
     if isinstance(value, dict):
+        for old, new in value.items():
+            if not isinstance(new, str) or not new or not str(old):
+                quote = f'; write "{new}" in quotes' if isinstance(new, int | float) else ""
+                raise ValueError(f"{str(old)!r} should have a label to be shown as, has {new!r}{quote}")
         return tuple((str(old), new) for old, new in value.items())
     if not isinstance(value, tuple):
         raise ValueError(f"should be a mapping such as {{old label: new label}}, is {value!r}")
@@ -72,6 +76,8 @@ class TableOptions(Entry):
     arms. `steps`: which checkpoints of an arm with training steps its row is about: those of the last step that all
     arms have, or all. `infer`: what comparisons are about: these "files", or the "recipe" (other trainings of it).
     """
+
+    SECTION: ClassVar[str] = "table"
 
     models: Names | None = None
     contexts: Names | None = None

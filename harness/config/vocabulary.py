@@ -184,6 +184,9 @@ class BenchmarkEntry(Entry):
 class Config(Entry):
     """One evaluation: every model under every context setting on every benchmark. Models carry their resolved dtype."""
 
+    ALTERNATIVES: ClassVar[Mapping[str, str]] = {"benchmarks": ", or 'probe' (a config of probes alone)"}
+    """Key -> what may stand in its place, for the message that it is missing."""
+
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # the run's directory below `results`
     models: Annotated[tuple[Model, ...], AsTuple, Field(min_length=1)]
     contexts: Annotated[tuple[ContextSetting, ...], AsTuple, Field(min_length=1)] = (ContextSetting(label="native"),)

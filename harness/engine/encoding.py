@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.config import ContextSetting
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Prompt, Question, SampleRequest, check_fits, prompt_tokens
+from harness.engine.windows import text_windows
 from harness.models.checkpoint import Checkpoint
 from harness.models.stopping import config_ids, stop_ids
 from harness.models.thinking import Thinking
@@ -68,7 +69,7 @@ class Encoder:
         Raises:
             GatedevalError: they do not fit the context setting, or cannot be made (see `encode_sample`).
         """
-        request = encode_sample(sample, self.tokenizer, self.thinking)
+        request = encode_sample(sample, self.tokenizer, self.thinking, self.max_length)
         if isinstance(request, Prompt):
             self._check(len(request.ids), request.max_tokens, sample.label)
             return dataclasses.replace(request, stop_ids=self.stop_ids)
@@ -101,8 +102,11 @@ class Encoder:
         check_fits(prompt_tokens, answer_tokens, self.max_length, self.setting.label, label)
 
 
-def encode_sample(sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinking = NO_THINKING) -> Prompt | Question:
-    """The token ids of `sample`, as a plan counts them and a run sends them.
+def encode_sample(
+    sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinking = NO_THINKING, max_length: int = 0
+) -> Prompt | Question:
+    """The token ids of `sample`, as a plan counts them and a run sends them. `max_length`: of the context setting, for
+    the windows of a text.
 
     A model that may think gets `thinking.tokens` more than its answer may take. Stop strings are then not sent: a
     thought may contain them; they end the text after the thought (`harness.run.answers`).
@@ -111,6 +115,8 @@ def encode_sample(sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinkin
         GatedevalError: an option that the tokenizer merges with the end of its prompt, or a sample that leaves a model
             that may think no room for it.
     """
+    if sample.text is not None:
+        return _text_question(sample.label, sample.text, tokenizer, max_length)
     if sample.prompt is not None:
         ids = array("I", tokenizer.encode(sample.prompt))  # 4 bytes a token; a list takes 36
         if not thinking.allowed:
@@ -139,6 +145,20 @@ def encode_sample(sample: SampleRequest, tokenizer: Tokenizer, thinking: Thinkin
             )
         options.append((tuple(context_ids), tuple(continuation_ids)))
     return Question(sample.label, tuple(options))
+
+
+def _text_question(label: str, text: str, tokenizer: Tokenizer, max_length: int) -> Question:
+    """The windows of a text, without special tokens of the tokenizer's, as lm-eval makes them.
+
+    vLLM always has room for one more token, so that a window reads at most `max_length` - 1 tokens, as in lm-eval's own
+    vLLM backend.
+    """
+    if max_length < 2:
+        raise GatedevalError(f"{label}: a context of {max_length} tokens has no room for a window of a text")
+    windows = text_windows(tokenizer.encode(text, special=False), tokenizer.start_id, max_length - 1)
+    if not windows:
+        raise GatedevalError(f"{label}: its text is empty, and has no log-likelihood; leave the document out")
+    return Question(label, windows, rolling=True)
 
 
 def check_counted(sample: SampleRequest, request: Prompt | Question) -> None:
@@ -180,6 +200,8 @@ def sizes(request: Prompt | Question) -> tuple[int, int]:
     """(tokens of the prompt without an answer, tokens of the longest prompt with its answer)."""
     if isinstance(request, Prompt):
         return len(request.ids), len(request.ids) + request.max_tokens
+    if request.rolling:
+        return prompt_tokens(request), max(len(context) + len(answer) for context, answer in request.options)
     return len(request.options[0][0]), max(len(context) + len(answer) for context, answer in request.options)
 
 

@@ -18,6 +18,7 @@ from harness.engine.log import EngineLog
 from harness.engine.option_tree import Node, Tree, padded
 from harness.engine.precision import running_dtype
 from harness.engine.requests import Choice, Completion, EngineError, Prompt, Question, RequestError, check_fits
+from harness.engine.rolling import text_answer
 from harness.engine.start import set_environment, start_vllm, vllm_arguments
 from harness.engine.stream import InFlight, RequestStream
 from harness.models.checkpoint import Checkpoint, inspect
@@ -225,6 +226,27 @@ class Engine:
             GatedevalError: a request does not fit the context setting.
             EngineError: the engine died, or gave up on a request.
         """
+        source, texts = iter(requests), list[Question]()
+        while True:
+            yield from self._answer(self._until_text(source, texts))
+            if not texts:
+                return
+            yield text_answer(texts.pop(), self.rpc, self._answer, self._empty_cache)  # nothing else is running now
+
+    def _until_text(
+        self, requests: Iterator[Prompt | Question | None], texts: list[Question]
+    ) -> Iterator[Prompt | Question | None]:
+        """The requests up to the next one that passes through the model alone, which goes to `texts`.
+
+        Compiled code does not call the hook that computes a text's losses. There, every token of it is a request.
+        """
+        for request in requests:
+            if isinstance(request, Question) and request.rolling and self.arguments["enforce_eager"]:
+                texts.append(request)
+                return
+            yield request
+
+    def _answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Completion | Choice]:
         trees: dict[Hashable, Tree] = {}
         for item, output, seconds in self._stream.run(self._vllm_requests(requests, trees), self.in_flight):
             if isinstance(item, Prompt):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lm_eval.models  # noqa: F401 - lm-eval registers its own models only while its registry is empty: before ours
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from harness.config import ContextSetting, EngineOptions, Model, Yarn
@@ -147,18 +147,14 @@ class GatedevalLM(TemplateLM):
         return [answers[number] for number in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood (nats) of each whole text, in windows of `max_length` tokens; each token is scored once."""
-        totals = []
-        for request in tqdm(requests, disable=disable_tqdm, desc="score"):
-            windows = get_rolling_token_windows(
-                token_list=self.tok.encode(request.args[0], special=False),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length - 1,
-                context_len=1,
-            )
-            pairs = [(None, *make_disjoint_window(window)) for window in windows]
-            totals.append(sum(logprob for logprob, _ in self._loglikelihood_tokens(pairs)))
-        return totals
+        """Log-likelihood (nats) of each text, in windows of `max_length` - 1 tokens; each token is scored once."""
+        totals = {n: 0.0 for n, request in enumerate(requests) if not request.args[0]}  # an empty text has no token
+        texts = {n: request.args[0] for n, request in enumerate(requests) if request.args[0]}
+        samples = (SampleRequest(id=str(n), label=str(n), text=text) for n, text in texts.items())
+        for answer in tqdm(self.stream(samples), total=len(texts), disable=disable_tqdm, desc="score"):
+            assert isinstance(answer, Choice)
+            totals[int(str(answer.key))] = math.fsum(answer.logprobs)
+        return [totals[number] for number in range(len(requests))]
 
 
 def _by_document(requests: Sequence[Any]) -> list[list[int]]:

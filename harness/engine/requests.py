@@ -67,11 +67,13 @@ class Prompt:
 class Question:
     """Continuations to compare by log-likelihood.
 
-    `options`: (context ids, continuation ids) pairs; several may have the same context.
+    `options`: (context ids, continuation ids) pairs; several may have the same context. `rolling`: they are the windows
+    of one text (`harness.engine.windows`), whose log-likelihoods are added up instead of compared.
     """
 
     key: Hashable
     options: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    rolling: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def no_score(answer: Answer, text: str) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRequest:
-    """One sample to answer: either a `prompt` to continue or `options` to compare.
+    """One sample to answer: a `prompt` to continue, `options` to compare, or a `text` to measure the log-likelihood of.
 
     A benchmark fills in the first group of fields. `harness.run.producing` adds the second group, and drops the texts
     (`prompt`, `options`): `request` has the token ids, and the pickle stays small.
@@ -129,6 +131,7 @@ class SampleRequest:
     label: str  # names the sample in error messages, e.g. "ruler vt at 4096, sample 3"
     prompt: str | None = None
     options: tuple[tuple[str, str], ...] = ()  # (context, continuation) texts
+    text: str | None = None  # a whole text, in windows of the context setting's longest length
     max_tokens: int = DEFAULT_ANSWER_TOKENS
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
@@ -152,9 +155,13 @@ class SampleRequest:
 
 
 def prompt_tokens(request: Prompt | Question) -> int:
-    """Tokens of the prompt as sent; of the longest option, context included, where options are compared."""
+    """Tokens of the prompt as sent; of the longest option, context included, where options are compared; of all windows
+    of a text.
+    """
     if isinstance(request, Prompt):
         return len(request.ids)
+    if request.rolling:
+        return sum(len(ctx) + len(continuation) for ctx, continuation in request.options)
     return max(len(ctx) + len(continuation) for ctx, continuation in request.options)
 
 

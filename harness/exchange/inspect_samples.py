@@ -9,7 +9,7 @@ from typing import Any
 from harness.exchange.protocol import client
 from harness.types import Cell, Sample
 
-_STOP = {"stop": "stop", "length": "max_tokens", "choose": "stop"}
+_STOP = {"stop": "stop", "length": "max_tokens", "choose": "stop", "scored": "stop"}
 
 
 def sample_of(cell: Cell, stored: Sample, model: str, *, by_length: bool = False) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.text import counted
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from harness.store import Store
     from harness.tables import Table
 
-STYLES = ("table5", "tasks", "delta", "lengths", "training", "samples", "lm_eval", "probe")
+STYLES = ("table5", "tasks", "delta", "lengths", "training", "samples", "lm_eval", "probe", "sinks")
 FORMATS = ("md", "latex", "csv", "json", "html")
 
 
@@ -36,7 +37,7 @@ def render(table: Table, fmt: str, caption: Sequence[str] | None = None, *, stan
 
 def export_run(
     path: Path | str,
-    style: str = "table5",
+    style: str | None = None,
     fmt: str = "md",
     *,
     reference: str | None = None,
@@ -51,7 +52,8 @@ def export_run(
 ) -> str:
     """The run at `path` as text. Raises GatedevalError for what the run does not have, and for options that do not fit.
 
-    `reference`: "paper", or a CSV file (table5 only). `baseline`, `candidate`: labels of the models to compare
+    `style`: one of `STYLES`; None: table5, or probe where the run has probes and no benchmark (stderr then says so).
+    `reference`: "paper", or a CSV file (table5, probe). `baseline`, `candidate`: labels of the models to compare
     (table5: the model that the marks are against; delta: both). `model`, `context`: whose numbers (lm_eval only).
     `intervals`: 95% intervals instead of changes (table5 only). `view`: fields of `harness.config.TableOptions`, each
     in place of the run's own. The caption says what is missing; CSV has no caption, so these lines go to stderr.
@@ -61,18 +63,21 @@ def export_run(
     from harness.tables import delta_table, lengths_table, table5, tasks_table
     from harness.tables.arms_view import names_checkpoints
     from harness.tables.probe import probe_table
-    from harness.tables.reference import load_reference
+    from harness.tables.reference import load_probe_reference, load_reference
+    from harness.tables.sinks import sinks_table
     from harness.tables.training_table import training_table
     from harness.tables.view import new_names, viewed
 
-    _check("style", style, STYLES)
+    if style is not None:
+        _check("style", style, STYLES)
     _check("format", fmt, FORMATS)
+    store = Store.read(Path(path))
+    style = _style_of(store, style)
     options = {
         "reference": reference, "baseline": baseline, "candidate": candidate, "partial": allow_partial,
         "standalone": standalone, "model": model, "context": context, "intervals": intervals, **view,
     }  # fmt: skip
     _check_options(style, fmt, [name for name, given in options.items() if given not in (None, False, ())])
-    store = Store.read(Path(path))
     if style == "lm_eval":
         if fmt not in ("md", "json"):  # md is the default of the command line: a style with one format takes it
             raise GatedevalError(f"--style lm_eval is lm-eval's results JSON: use --format json, not {fmt}")
@@ -94,7 +99,10 @@ def export_run(
     elif style == "training":
         table = training_table(store, baseline, candidate)
     elif style == "probe":
-        table = probe_table(store)
+        _check_probed(store, choices.lengths if view.get("lengths") else None)
+        table = probe_table(store, None if reference is None else load_probe_reference(reference))
+    elif style == "sinks":
+        table = sinks_table(store)
     else:
         table = delta_table(store, baseline, candidate)
     table.label = choices.label
@@ -105,7 +113,7 @@ def export_run(
 
 
 _STYLES_OF = {
-    "reference": ("table5",),
+    "reference": ("table5", "probe"),
     "intervals": ("table5",),
     "partial": ("table5",),
     "transpose": ("table5",),
@@ -113,13 +121,13 @@ _STYLES_OF = {
     "candidate": ("delta", "training"),
     "model": ("lm_eval",),
     "context": ("lm_eval",),
-    "models": ("table5", "tasks", "lengths", "training", "samples"),
-    "lengths": ("table5", "tasks", "delta", "training", "samples"),
-    "contexts": ("table5", "tasks", "delta", "lengths", "training", "samples"),
+    "models": ("table5", "tasks", "lengths", "training", "samples", "probe", "sinks"),
+    "lengths": ("table5", "tasks", "delta", "training", "samples", "probe"),
+    "contexts": ("table5", "tasks", "delta", "lengths", "training", "samples", "probe", "sinks"),
     "benchmarks": ("table5", "tasks", "delta", "lengths", "training", "samples"),
-    "rename": ("table5", "tasks", "delta", "lengths", "training", "samples"),
-    "digits": ("table5", "tasks", "delta", "lengths", "training"),
-    "caption": ("table5", "tasks", "delta", "lengths", "training"),
+    "rename": ("table5", "tasks", "delta", "lengths", "training", "samples", "probe", "sinks"),
+    "digits": ("table5", "tasks", "delta", "lengths", "training", "sinks"),
+    "caption": ("table5", "tasks", "delta", "lengths", "training", "probe"),
     "arms": ("table5", "tasks", "delta", "lengths"),
     "steps": ("table5", "tasks", "delta", "lengths"),
     "infer": ("table5", "delta", "training"),
@@ -135,6 +143,33 @@ _FORMATS_OF = {
     "intervals": ("md", "latex", "html"),
 }
 """Option -> the formats that it changes."""
+
+
+def _style_of(store: Store, style: str | None) -> str:
+    """The style to use; a run of probes alone has one style. Raises GatedevalError where another one is asked for."""
+    from harness.store.probes import Probes
+
+    if store.cells:
+        return style or "table5"
+    probes = len(Probes(store.path).records(store.manifest.get("probes")))
+    if not probes:
+        return style or "table5"
+    what = f"{store.path} has {counted(probes, 'probe')} and no benchmark"
+    if style is None:
+        print(f"{what}: this is the table of --style probe", file=sys.stderr)
+    elif style != "probe":
+        raise GatedevalError(f"{what}: use --style probe, not {style}")
+    return "probe"
+
+
+def _check_probed(store: Store, lengths: Sequence[int] | None) -> None:
+    """Raise GatedevalError for a length that no probe has."""
+    from harness.store.probes import Probes
+
+    probed = sorted({r["length"] for r in Probes(store.path).records(store.manifest.get("probes"))})
+    for length in lengths or ():
+        if probed and length not in probed:
+            raise GatedevalError(f"no probe has the length {length}; the run's have {', '.join(map(str, probed))}")
 
 
 def _check_options(style: str, fmt: str, given: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.presentation import Presentation, lower_is_better, presentation_of, shots_of
 from harness.store import Store
+from harness.store.scores import CellScores
 from harness.tables.aggregates import usable
 from harness.tables.caption import config_entries
 from harness.tables.frames import check_label, labels, ordered_cells
@@ -31,7 +32,7 @@ def lm_eval_results(store: Store, model: str | None = None, context: str | None 
     results = _Results()
     for cell in ordered_cells(store):
         if (cell.model, cell.context) == (model, context) and usable(store, cell):
-            results.add(cell, store.scores(cell).metrics)
+            results.add(cell, store.scores(cell))
     content = {**results.as_dict(_shots(store, results)), **_facts(store, model, context)}
     return json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
 
@@ -87,8 +88,9 @@ class _Results:
         self.groups: dict[str, _Group] = {}
         self.subtasks: dict[str, list[str]] = {}  # a group or a task without a group -> the tasks below it
 
-    def add(self, cell: Cell, metrics: dict[str, NDArray[np.float64]]) -> None:
-        """Add one cell's scores; `metrics`: name -> (n,), 0..1."""
+    def add(self, cell: Cell, columns: CellScores) -> None:
+        """Add one cell's scores."""
+        metrics = columns.metrics
         shown = presentation_of(cell.benchmark)
         name, group = shown.lm_eval_task(cell.task), shown.lm_eval_group
         task = self.tasks.setdefault(name, _Task(name, cell.benchmark))
@@ -98,6 +100,8 @@ class _Results:
                 continue
             key = shown.lm_eval_metric(metric, cell.length)
             _put(task.scores, key, values)
+            if metric in columns.weights:  # over all texts together; lm-eval has an error of it from a bootstrap alone
+                task.scores |= {key: columns.mean(metric), _stderr(key): "N/A"}
             task.higher_is_better[key.partition(",")[0]] = not lower_is_better(metric)
             if within is not None:
                 within.columns.setdefault(key, []).append(values)

@@ -1,12 +1,14 @@
 """Pictures of what a probe measured: profiles over layers, histograms of gates, attention maps.
 
 They show what the paper's figures show, on the user's own checkpoints: attention on the first token by layer (Figure
-6), gate scores (Figure 3), attention maps (Figure 2), largest activations by layer (Figure 5).
+6), gate scores (Figure 3), attention maps (Figure 2), largest activations by layer (Figure 5). A last one sets the
+change under an extended context beside the attention on the first token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,107 +18,223 @@ from harness.store import Store
 from harness.store.probes import Probes
 from harness.tables.frames import labels
 from harness.tables.layout import length_title
+from harness.tables.probe import probe_records
+from harness.tables.sinks import Change, changes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SHOWN = 128  # tokens of an attention map that a picture shows: more cannot be told apart at this size
+PAPER_SIZE = (COLUMN, 2.4)  # inches
+
+
+@dataclass(frozen=True)
+class Probed:
+    """One probe: its record and its arrays (docs/probe.md names them)."""
+
+    record: dict[str, Any]
+    arrays: dict[str, Any]
+
+    @property
+    def model(self) -> str:
+        """Label of the model."""
+        return str(self.record["model"])
+
+    @property
+    def first_token(self) -> Any:
+        """(L,) attention on the first token by layer."""
+        return self.arrays["first_layer"]
+
+    @property
+    def activations(self) -> Any:
+        """(L,) largest absolute activation after each layer, the last one after the final norm."""
+        return np.append(self.arrays["hidden"][:-1, 0], self.arrays["final"][0])
+
+    @property
+    def gates(self) -> Any:
+        """(B,) share of all gate values in each of B bins from 0 to 1, per cent; None without a gate."""
+        if self.record["gate_mean"] is None:
+            return None
+        counts = self.arrays["gate_histogram"].sum(axis=0)
+        return 100 * counts / counts.sum()
+
+    @property
+    def maps(self) -> dict[tuple[int, int], Any]:
+        """(layer, head), both from 0 -> the attention map (n, n)."""
+        found = {}
+        for name, weights in self.arrays.items():
+            if name.startswith("map_"):
+                _, layer, head = name.split("_")
+                found[int(layer), int(head)] = weights
+        return found
+
+
+def longest_probes(store: Store) -> list[Probed]:
+    """The longest probe of every model and context setting that the run's tables show, in their order."""
+    records = probe_records(store)
+    keys = dict.fromkeys((r["model"], r["context"]) for r in records)
+    longest = [max((r for r in records if (r["model"], r["context"]) == k), key=lambda r: r["length"]) for k in keys]
+    probes = Probes(store.path)
+    return [Probed(record, probes.arrays(record)) for record in longest]
+
+
+def models_of(store: Store, probed: Sequence[Probed]) -> list[str]:
+    """All models of the run in their order: what a model looks like depends on it, in every figure alike."""
+    return list(dict.fromkeys([*labels(store, "models"), *(p.model for p in probed)]))
 
 
 def probe_figures(store: Store) -> Iterator[tuple[str, Figure]]:
     """Every figure of the run's probes with the name of its file; none where the run has no probes."""
-    probes = Probes(store.path)
-    records = probes.records(store.manifest.get("probes"))
-    if not records:
-        return
-    models = list(dict.fromkeys([*labels(store, "models"), *(r["model"] for r in records)]))  # looks as in all figures
-    longest = [
-        max((r for r in records if (r["model"], r["context"]) == key), key=lambda r: r["length"])
-        for key in dict.fromkeys((r["model"], r["context"]) for r in records)
-    ]
-    contexts = list(dict.fromkeys(r["context"] for r in longest))
-    arrays = {r["hash"]: probes.arrays(r) for r in longest}
-    for context in contexts:
-        mine = [r for r in longest if r["context"] == context]
+    longest = longest_probes(store)
+    models = models_of(store, longest)
+    for context in dict.fromkeys(p.record["context"] for p in longest):
+        mine = [p for p in longest if p.record["context"] == context]
         name = _file_name(context)
-        first = [(r, arrays[r["hash"]]["first_layer"]) for r in mine]
-        yield f"probe_first_token_{name}", _profile(first, models, "F-Attn", log=False)
-        activations = [(r, np.append(arrays[r["hash"]]["hidden"][:-1, 0], arrays[r["hash"]]["final"][0])) for r in mine]
-        yield f"probe_activations_{name}", _profile(activations, models, "largest |activation|", log=True)
-        gated = [(r, arrays[r["hash"]]["gate_histogram"]) for r in mine if r["gate_mean"] is not None]
-        if gated:
-            yield f"probe_gates_{name}", _gates(gated, models)
-    for record in longest:
-        maps = {k: v for k, v in arrays[record["hash"]].items() if k.startswith("map_")}
-        if maps:
-            yield f"probe_maps_{_file_name(record['model'])}_{_file_name(record['context'])}", _maps(record, maps)
+        title = ", ".join([context, *_length(mine)])
+        yield (
+            f"probe_first_token_{name}",
+            titled(profile([(p.model, p.first_token) for p in mine], models, "F-Attn"), title),
+        )
+        yield (
+            f"probe_activations_{name}",
+            titled(profile([(p.model, p.activations) for p in mine], models, "largest |activation|", log=True), title),
+        )
+        if gated := [p for p in mine if p.gates is not None]:
+            yield f"probe_gates_{name}", titled(gate_histogram(gated, models), title)
+    for p in longest:
+        if p.maps:
+            figure = attention_maps(p)
+            figure.suptitle(f"{p.model}, {p.record['context']}", fontsize=8)
+            yield f"probe_maps_{_file_name(p.model)}_{_file_name(p.record['context'])}", figure
+    if found := changes(store):
+        yield "probe_change_against_first_token", change_figure(found, models_of(store, longest))
+
+
+def _length(probed: Sequence[Probed]) -> list[str]:
+    """ "2K tokens", where all have the same length."""
+    lengths = {p.record["length"] for p in probed}
+    return [f"{length_title(lengths.pop())} tokens"] if len(lengths) == 1 else []
 
 
 def _file_name(label: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in label).strip("_").lower() or "unnamed"
 
 
-def _profile(lines: list[tuple[dict[str, Any], Any]], models: list[str], quantity: str, *, log: bool) -> Figure:
-    """One line per model over the layers."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+def titled(figure: Figure, title: str) -> Figure:
+    """The figure with a title above its only panel."""
+    figure.axes[0].set_title(title)
+    return figure
 
-    figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
+
+def profile(
+    lines: Sequence[tuple[str, Any]],
+    models: list[str],
+    quantity: str,
+    *,
+    log: bool = False,
+    size: tuple[float, float] = PAPER_SIZE,
+    legend: bool = True,
+) -> Figure:
+    """One line per model over the layers. `lines`: (model, one number per layer). `size`: inches."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    figure = Figure(figsize=size, layout="constrained")
     panel = figure.subplots()
-    for record, values in lines:
-        style = look(record["model"], models)._asdict()
-        panel.plot(range(1, len(values) + 1), values, **style, label=record["model"], clip_on=False)
+    for model, values in lines:
+        panel.plot(range(1, len(values) + 1), values, **look(model, models)._asdict(), label=model, clip_on=False)
     if log:
         panel.set_yscale("log")
+        every = np.concatenate([np.asarray(values, dtype=float) for _, values in lines])
+        if 0 < every.max() < 100 * every.min():  # powers of ten alone would leave an axis with one number, or none
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+        panel.yaxis.set_minor_formatter(lambda value, _: "")
+        panel.tick_params(axis="y", which="minor", length=0)
     else:
         panel.set_ylim(bottom=0)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    panel.set(xlabel="layer", ylabel=quantity, title=_title(lines[0][0]))
+    panel.set(xlabel="layer", ylabel=quantity)
     panel.grid(axis="y")
-    figure.legend(loc="outside lower center", ncols=min(3, len(lines)))
+    if legend:
+        figure.legend(loc="outside lower center", ncols=min(3, len(lines)))
     return figure
 
 
-def _gates(lines: list[tuple[dict[str, Any], Any]], models: list[str]) -> Figure:
+def gate_histogram(
+    probed: Sequence[Probed], models: list[str], *, size: tuple[float, float] = PAPER_SIZE, legend: bool = True
+) -> Figure:
     """The share of all gate values in each bin, one line per gated model."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(COLUMN, 2.4), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     panel = figure.subplots()
-    for record, histogram in lines:
-        counts = histogram.sum(axis=0)
-        style = look(record["model"], models)
-        edges = np.linspace(0, 1, len(counts) + 1)
-        label = f"{record['model']} (mean {record['gate_mean']:.3f})"
-        panel.stairs(100 * counts / counts.sum(), edges, color=style.color, linestyle=style.linestyle, label=label)
-    panel.set(xlabel="gate value", ylabel="% of gate values", title=_title(lines[0][0]), xlim=(0, 1), ylim=(0, None))
+    for p in probed:
+        style = look(p.model, models)
+        label = f"{p.model} (mean {p.record['gate_mean']:.3f})"
+        edges = np.linspace(0, 1, len(p.gates) + 1)
+        panel.stairs(p.gates, edges, color=style.color, linestyle=style.linestyle, label=label)
+    panel.set(xlabel="gate value", ylabel="% of gate values", xlim=(0, 1), ylim=(0, None))
     panel.grid(axis="y")
-    figure.legend(loc="outside lower center", ncols=min(2, len(lines)))
+    if legend:
+        figure.legend(loc="outside lower center", ncols=min(2, len(probed)))
     return figure
 
 
-def _maps(record: dict[str, Any], maps: dict[str, Any]) -> Figure:
-    """Attention maps of one model, side by side, one colour scale."""
+def attention_maps(probed: Probed, *, width: float = 2.2) -> Figure:
+    """Attention maps of one model, two side by side, one colour scale. `width`: inches of one map."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(min(2, len(maps)) * 2.2 + 0.6, 2.4 * ((len(maps) + 1) // 2)), layout="constrained")
-    panels = figure.subplots((len(maps) + 1) // 2, min(2, len(maps)), squeeze=False).ravel()
+    maps = probed.maps
+    across, down = min(2, len(maps)), (len(maps) + 1) // 2
+    figure = Figure(figsize=(across * width + 0.27 * width, 1.09 * width * down), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).ravel()
     for panel in panels[len(maps) :]:
         panel.remove()
     image = None
-    for panel, (name, weights) in zip(panels, maps.items(), strict=False):
-        _, layer, head = name.split("_")
+    for panel, ((layer, head), weights) in zip(panels, maps.items(), strict=False):
         shown = weights[:_SHOWN, :_SHOWN]
         future = np.triu(np.ones_like(shown, dtype=bool), 1)
         image = panel.imshow(np.ma.masked_where(future, np.maximum(shown, 1e-4)), norm=LogNorm(1e-4, 1), cmap="viridis")
-        panel.set(title=f"layer {int(layer) + 1}, head {int(head) + 1}", xlabel="key position", ylabel="query position")
+        panel.set(title=f"layer {layer + 1}, head {head + 1}", xlabel="key position", ylabel="query position")
     bar = figure.colorbar(image, ax=list(panels[: len(maps)]), label="attention weight", shrink=0.8)  # type: ignore[arg-type]
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    figure.suptitle(f"{record['model']}, {record['context']}", fontsize=8)
     return figure
 
 
-def _title(record: dict[str, Any]) -> str:
-    return f"{record['context']}, {length_title(record['length'])} tokens"
+def change_figure(
+    found: Sequence[Change], models: list[str], *, size: tuple[float, float] = PAPER_SIZE, legend: bool = True
+) -> Figure:
+    """Points: each model's change under an extended context over its attention on the first token.
+
+    No line is fitted: a few models prove nothing about how the two depend on each other.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    panel = figure.subplots()
+    several = len({c.context for c in found}) > 1
+    for change in found:
+        style = look(change.model, models)
+        panel.plot(
+            change.first, change.change, color=style.color, marker=style.marker, linestyle="none", clip_on=False,
+            label=f"{change.model}, {change.context}" if several else change.model, zorder=3,
+        )  # fmt: skip
+    lowest, highest = min(c.change for c in found), max(c.change for c in found)
+    room = max(1.0, 0.1 * (max(highest, 0) - min(lowest, 0)))
+    panel.set_ylim(min(lowest, 0) - room, max(highest, 0) + room)
+    panel.set_xlim(0, max(0.05, 1.15 * max(c.first for c in found)))
+    panel.axhline(0, color="0.6", linewidth=0.8, zorder=1)
+    panel.set(xlabel="F-Attn under the own context", ylabel="change, points")
+    panel.grid(axis="y")
+    if legend:
+        panel.set_title(f"{counted_models(found)}: this proves nothing", fontsize="medium")
+        figure.legend(loc="outside lower center", ncols=min(2, len(found)))
+    return figure
+
+
+def counted_models(found: Sequence[Change]) -> str:
+    """ "3 models"."""
+    number = len({c.model for c in found})
+    return f"{number} model" + ("" if number == 1 else "s")

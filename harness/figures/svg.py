@@ -53,7 +53,7 @@ def inline(
         for key, value in element.attrib.items():
             if key == "id":
                 element.set(key, f"{name}-{value}")
-            elif key == f"{{{_XLINK}}}href":
+            elif key == f"{{{_XLINK}}}href" and value.startswith("#"):  # an image has its data in place of an id
                 element.set(key, f"#{name}-{value.removeprefix('#')}")
             elif key == "clip-path":
                 element.set(key, value.replace("url(#", f"url(#{name}-"))

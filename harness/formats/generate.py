@@ -22,7 +22,8 @@ _SAMPLE = {
     "references": "The right answers; of a choice, the option's number.",
     "response": "The answer's text; of a choice, the option's number.",
     "response_tokens": "Tokens of the answer; 0 for a choice.",
-    "finish_reason": "stop, length (its token budget cut it) or choose (options were compared).",
+    "finish_reason": "stop, length (its token budget cut it), choose (options were compared) or scored (a text's"
+    " log-likelihood).",
     "scores": "Metric -> 0..1 (perplexities: their own scale); null where there is no score. The first one is shown.",
     "seconds": "From admission to the finished answer.",
     "extra": "`prompt_hash` (the same for every model that had this prompt), needle positions, log-likelihoods, ...",
@@ -88,7 +89,7 @@ def _sample() -> dict[str, Any]:
     for name, description in _SAMPLE.items():
         if name in properties:
             properties[name]["description"] = description
-    properties["finish_reason"]["enum"] = ["stop", "length", "choose"]
+    properties["finish_reason"]["enum"] = ["stop", "length", "choose", "scored"]
     properties["scores"]["additionalProperties"] = {"type": ["number", "null"]}  # JSON has no NaN
     return schema
 

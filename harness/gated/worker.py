@@ -133,17 +133,36 @@ class WorkerExtension:
         recorder.attach()
         self._gatedeval_recorder: Any = recorder
 
+    def gatedeval_losses_start(self, ids: list[int]) -> None:
+        """Compute the loss of every token of the next text: `ids`, of which the engine is sent all but the last.
+
+        `gatedeval_probe_finish` ends it and returns the losses; `gatedeval_probe_cancel` ends it after a failure.
+
+        Raises:
+            ValueError: an earlier probe was not finished.
+        """
+        from harness.probe.losses import TextLosses
+
+        if getattr(self, "_gatedeval_recorder", None) is not None:
+            raise ValueError("a probe is already running in this engine")
+        losses = TextLosses(self._gatedeval_model(), ids)
+        losses.attach()
+        self._gatedeval_recorder = losses
+
     def gatedeval_probe_cancel(self) -> None:
         """Remove the hooks of a probe that failed. Does nothing where no probe is running."""
         recorder, self._gatedeval_recorder = getattr(self, "_gatedeval_recorder", None), None
         if recorder is not None:
             recorder.detach()
 
-    def gatedeval_probe_finish(self) -> dict[str, Any]:
-        """End the probe; what this rank measured (`Recorder.finish`). Raises ValueError where it is not complete."""
+    def gatedeval_probe_finish(self) -> Any:
+        """End the probe; what this rank measured (`finish` of `Recorder` or `TextLosses`).
+
+        Raises:
+            ValueError: the text did not pass through the model as a whole.
+        """
         recorder, self._gatedeval_recorder = self._gatedeval_recorder, None
-        measured: dict[str, Any] = recorder.finish()
-        return measured
+        return recorder.finish()
 
     def _gatedeval_model(self) -> nn.Module:
         return self.model_runner.get_model()  # type: ignore[attr-defined]

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.probe.attention import RowMeasures, measure_rows, weights
+from harness.probe.losses import token_losses
 from harness.probe.other_gates import GateSource, gate_source
 from harness.probe.plan import ProbePlan
 from harness.probe.tallies import Gates, Largest, Small
-
-_LOGITS = 1 << 24
-"""Logits in memory at once, in numbers."""
 
 
 class AttentionLayer:
@@ -250,14 +248,7 @@ class Recorder:
         self.final.add(output)
         if not self.plan.perplexity:
             return
-        targets = torch.tensor(ids[start + 1 : start + len(output) + 1], device=output.device)
-        rows = max(1, _LOGITS // max(1, self.model.config.vocab_size))
-        for begin in range(0, len(targets), rows):
-            block = targets[begin : begin + rows]
-            logits = self.model.compute_logits(output[begin : begin + len(block)])
-            if logits is not None:  # ranks other than the first get none on some platforms
-                wide = logits.float()
-                self.losses.append(wide.logsumexp(-1) - wide.gather(1, block[:, None])[:, 0])
+        self.losses += token_losses(self.model, output, ids[start + 1 : start + len(output) + 1])
 
 
 def find_attention(model: nn.Module) -> list[AttentionLayer]:

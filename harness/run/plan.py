@@ -152,8 +152,9 @@ def _lay_out(
     tokenizer = tokenizer_sha256(planned.tokenizer_dir)
     for cell in benchmark.cells(label, setting.label, limit):
         samples = benchmark.count(cell.task, plan.data)
-        # A prompt that fills a length may depend on the limit; any other is the same under every context setting.
-        key = (tokenizer, limit if cell.length else 0, benchmark.name, cell.task, cell.length)
+        # Most prompts are the same under every context setting.
+        depends = benchmark.depends_on_limit(cell, plan.data)
+        key = (tokenizer, limit if depends else 0, benchmark.name, cell.task, cell.length)
         if key not in measured:
             measured[key] = benchmark.measure(cell, plan.setup(label), limit)
             if refusal := measured[key].refusal:

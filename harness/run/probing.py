@@ -1,186 +1,135 @@
 """Run a config's probes: each model, context setting and length on one text, stored in the run directory.
 
-A probe whose content hash is stored already is not made again. One engine is started per model, eagerly, because
-compiled code does not call the hooks that measure.
+A probe whose content hash is stored already is not made again. The engine is the one that answers the model's samples,
+where that one is eager; else one of the probe's own, because compiled code does not call the hooks that measure.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import sys
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.benchmarks.ruler import Ruler
 from harness.config import ContextSetting
 from harness.config.probing import ProbeOptions
-from harness.data.files import read_text
 from harness.engine.engine import Engine
-from harness.engine.precision import running_dtype
 from harness.engine.probing import probe
 from harness.engine.requests import EngineError
-from harness.probe.plan import ProbePlan
 from harness.probe.results import ProbeResult
-from harness.probe.rows import choose_rows
 from harness.run.plan import Plan
+from harness.run.probe_plan import PlannedProbe
 from harness.run.session import LiveEngine
 from harness.store.probes import Probes
 from harness.text import counted
-from harness.types import Cell, GatedevalError, did_you_mean
-from tasks.ruler import TASKS
-from tasks.ruler.haystack import essay_text
-
-VERSION = 1
-"""Of what is measured; a change makes stored probes stale."""
 
 
-@dataclass(frozen=True)
-class PlannedProbe:
-    """One probe: a model under a context setting, on the first `len(ids)` tokens of the text.
+class Probing:
+    """The probes of a run, made model by model: in the run's live engine where that can measure, else in one of their
+    own.
 
-    `length`: as the config names it; one more than the text's tokens where the context ends there, because the engine
-    predicts one token beyond the text.
+    `path`: the run directory, whose lock the caller holds. `say`: prints a line of progress. `warn`: prints a failure.
+    After a probe that fails, the other models' go on.
     """
 
-    model: str
-    setting: ContextSetting
-    length: int
-    plan: ProbePlan
-    maps: ProbePlan | None
-    hash: str
+    def __init__(
+        self,
+        plan: Plan,
+        options: ProbeOptions,
+        probes: Sequence[PlannedProbe],
+        path: Path,
+        *,
+        say: Callable[[str], None] = lambda line: None,
+        warn: Callable[[str], None] | None = None,
+        engine_factory: Callable[..., Engine] | None = None,
+    ) -> None:
+        self.plan, self.options, self.probes = plan, options, tuple(probes)
+        self.say, self.warn = say, warn or _to_stderr
+        self.failed: set[str] = set()  # labels of models
+        self.made = 0
+        self._factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+        self._store = Probes(path)
+        stored = self._store.hashes()
+        self._pending = [p for p in self.probes if p.hash not in stored]
+        self.found = len(self.probes) - len(self._pending)
+
+    def pending(self, label: str) -> list[PlannedProbe]:
+        """The model's probes that are not stored and have not failed."""
+        return [] if label in self.failed else [p for p in self._pending if p.model == label]
+
+    def in_live_engine(self, live: LiveEngine) -> None:
+        """Make the model's probes in the engine that has answered its samples.
+
+        Nothing happens where that engine is gone, is compiled, or was started for shorter contexts than the probes
+        have: `rest` makes these probes in another engine.
+        """
+        mine, engine = self.pending(live.label), live.engine
+        if not mine or not isinstance(engine, Engine) or not engine.arguments["enforce_eager"]:
+            return
+        if all(p.setting in live.settings and engine.can_switch_to(p.setting) for p in mine):
+            self._make(live, mine)
+
+    def rest(self) -> bool:
+        """Make the probes that are left, with an engine for each model; whether all of the run's are stored now.
+
+        Raises:
+            GatedevalError: the run directory cannot be written.
+        """
+        for label in dict.fromkeys(p.model for p in self._pending):
+            if mine := self.pending(label):
+                with self._own_engine(label, list(dict.fromkeys(p.setting for p in mine))) as live:
+                    self._make(live, mine)
+        return not self.failed
+
+    def _own_engine(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
+        model = self.plan.models[label].model
+        options = self.plan.config.engine.model_copy(update={"enforce_eager": True})
+
+        def start(settings: Sequence[ContextSetting]) -> Engine:
+            self.say(f"{label}: starting vLLM for the probe")
+            return self._factory(model, settings, options)
+
+        return LiveEngine(label, settings, start)
+
+    def _make(self, live: LiveEngine, probes: Sequence[PlannedProbe]) -> None:
+        """Make `probes`, all of one model, setting by setting. An engine's error ends them, and is told."""
+        try:
+            for setting in dict.fromkeys(p.setting for p in probes):
+                engine = live.under(setting)
+                assert isinstance(engine, Engine)
+                for planned in (p for p in probes if p.setting == setting):
+                    maps = probe(engine, planned.maps) if planned.maps else None
+                    result = probe(engine, planned.plan)
+                    self._store.add(*_stored(self.plan, self.options, planned, result, maps))
+                    self._pending.remove(planned)
+                    self.made += 1
+                    self.say(_line(planned, result))
+        except EngineError as error:
+            self.failed.add(live.label)
+            self.warn(f"probe of {live.label} failed: {error}")
 
 
-def plan_probes(plan: Plan, options: ProbeOptions) -> list[PlannedProbe]:
-    """The probes of a config, models and settings in the config's order.
-
-    Raises:
-        GatedevalError: the text is shorter than a length, or no context setting of a model reaches any length.
-    """
-    found = []
-    _check_maps(plan, options)
-    for label, planned in plan.models.items():
-        checkpoint = planned.checkpoint
-        dtype = running_dtype(planned.model.dtype, checkpoint.dtype)
-        fingerprint = checkpoint.fingerprint()
-        of_model = []
-        for setting in plan.config.contexts_of(planned.model):
-            limit = planned.max_lengths[setting.label]
-            rope = checkpoint.rope_under(setting)
-            for length in (n for n in options.lengths if n <= limit):
-                ids = _ids(plan, options.text, label, length, limit)
-                rows = choose_rows(len(ids), first_query=options.first_query, exact_up_to=options.exact_up_to)
-                measured = ProbePlan(tuple(ids), rows, perplexity=options.perplexity)
-                maps = None
-                if options.maps:
-                    head = tuple(ids[: options.map_length])
-                    maps = ProbePlan(head, choose_rows(len(head)), options.maps, perplexity=False)
-                facts = {
-                    "version": VERSION,
-                    "ids": list(ids),
-                    "rows": [options.first_query, options.exact_up_to],
-                    "maps": [options.maps, options.map_length] if options.maps else None,
-                    "perplexity": options.perplexity,
-                    "model": fingerprint,
-                    "dtype": dtype,
-                    "rope": rope.to_plain() if rope else None,
-                }
-                digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-                of_model.append(PlannedProbe(label, setting, length, measured, maps, digest))
-        if not of_model:
-            reach = max(planned.max_lengths.values())
-            raise GatedevalError(
-                f"probe: no context setting of model {label!r} reaches a length of {min(options.lengths)} tokens (the"
-                f" longest has {reach}); choose a smaller one in probe.lengths"
-            )
-        found += of_model
-    return found
-
-
-def _check_maps(plan: Plan, options: ProbeOptions) -> None:
-    """Refuse attention maps of layers and heads that a model does not have, as far as config.json says."""
-    for label, planned in plan.models.items():
-        config = planned.checkpoint.config
-        for place, (what, key) in enumerate((("layer", "num_hidden_layers"), ("head", "num_attention_heads"))):
-            count = config.get(key)
-            for pair in options.maps:
-                if isinstance(count, int) and pair[place] >= count:
-                    raise GatedevalError(
-                        f"probe.maps: model {label!r} has no {what} {pair[place]}: it has {count}, counted from 0"
-                    )
-
-
-def recorded(probes: Sequence[PlannedProbe]) -> list[dict[str, Any]]:
-    """What run.json keeps of a run's probes: the labels and the content hash of each, in the order of the plan."""
-    return [{"model": p.model, "context": p.setting.label, "length": p.length, "hash": p.hash} for p in probes]
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def run_probes(
-    plan: Plan,
-    options: ProbeOptions,
-    probes: Sequence[PlannedProbe],
-    path: Path,
-    *,
-    quiet: bool = False,
-    engine_factory: Callable[..., Engine] | None = None,
+    plan: Plan, options: ProbeOptions, probes: Sequence[PlannedProbe], path: Path, *, quiet: bool = False
 ) -> bool:
     """Make those of `probes` that are not stored yet, and say on stderr how it goes; whether all are stored now.
 
-    The caller holds the run's lock. After a probe that fails, the other models' go on. `quiet`: print failures only.
+    The caller holds the run's lock. `quiet`: print failures only.
 
     Raises:
         GatedevalError: the run directory cannot be written.
     """
-
-    def say(line: str) -> None:
-        if not quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
-    store = Probes(path)
-    stored = store.hashes()
-    pending = [p for p in probes if p.hash not in stored]
-    made, whole = 0, True
-    for label in dict.fromkeys(p.model for p in pending):
-        mine = [p for p in pending if p.model == label]
-        try:
-            for one, result, maps in _of_model(plan, mine, say, factory):
-                store.add(*_stored(plan, options, one, result, maps))
-                made += 1
-                say(_line(one, result))
-        except EngineError as error:
-            whole = False
-            print(f"probe of {label} failed: {error}", file=sys.stderr, flush=True)
-    say(f"{path}: {counted(made, 'probe')} made, {len(probes) - len(pending)} found finished")
+    probing = Probing(plan, options, probes, path, say=(lambda line: None) if quiet else _to_stderr)
+    whole = probing.rest()
+    probing.say(f"{path}: {counted(probing.made, 'probe')} made, {probing.found} found finished")
     return whole
-
-
-def _of_model(
-    plan: Plan, probes: Sequence[PlannedProbe], say: Callable[[str], None], factory: Callable[..., Engine]
-) -> Iterator[tuple[PlannedProbe, ProbeResult, ProbeResult | None]]:
-    """Run the probes of one model, setting by setting. Raises EngineError."""
-    model = plan.models[probes[0].model].model
-    options = plan.config.engine.model_copy(update={"enforce_eager": True})
-
-    def start(settings: Sequence[ContextSetting]) -> Engine:
-        say(f"{model.label}: starting vLLM for the probe")
-        return factory(model, settings, options)
-
-    settings = list(dict.fromkeys(p.setting for p in probes))
-    with LiveEngine(model.label, settings, start) as live:
-        for setting in settings:
-            engine = live.under(setting)
-            assert isinstance(engine, Engine)
-            for planned in (p for p in probes if p.setting == setting):
-                maps = probe(engine, planned.maps) if planned.maps else None
-                yield planned, probe(engine, planned.plan), maps
 
 
 def _line(planned: PlannedProbe, result: ProbeResult) -> str:
@@ -244,53 +193,3 @@ def _stored(
     for (layer, head), weights in (maps.maps if maps else {}).items():
         arrays[f"map_{layer}_{head}"] = weights.astype(np.float32)
     return record, arrays
-
-
-# --- texts -------------------------------------------------------------------------------------------------------
-
-
-def _ids(plan: Plan, text: str, label: str, length: int, limit: int) -> Sequence[int]:
-    """The token ids of a probe's text: at most `length`, and one fewer where the context setting ends there."""
-    tokenizer = plan.setup(label).tokenizer
-    wanted = min(length, limit - 1)
-    if text.startswith("ruler:"):
-        return _ruler_ids(plan, text.removeprefix("ruler:"), label, length, limit)[:wanted]
-    words, name = _text(plan, text)
-    ids = _encoded(tokenizer, words)
-    if len(ids) < wanted:
-        raise GatedevalError(
-            f"probe: {name} has {len(ids)} tokens for model {label!r}, a length of {length} needs {wanted}; choose"
-            " smaller probe.lengths or a longer text"
-        )
-    return ids[:wanted]
-
-
-@lru_cache(maxsize=8)
-def _encoded(tokenizer: Any, text: str) -> Sequence[int]:
-    return array("I", tokenizer.encode(text))
-
-
-def _text(plan: Plan, text: str) -> tuple[str, str]:
-    """The text of `probe.text`, and its name for messages."""
-    if text == "essays":
-        file = plan.data.find("essays").path
-        return essay_text(file), str(file)
-    if not Path(text).is_file():
-        raise GatedevalError(
-            f"probe.text: {text!r} is no file; give essays, ruler:TASK (as ruler:niah_single_2), or a text file"
-        )
-    if not (words := read_text(Path(text))):
-        raise GatedevalError(f"probe.text: {text} is empty")
-    return words, text
-
-
-def _ruler_ids(plan: Plan, task: str, label: str, length: int, limit: int) -> Sequence[int]:
-    if task not in TASKS:
-        hint = did_you_mean(task, TASKS) or f"; there are {', '.join(TASKS)}"
-        raise GatedevalError(f"probe.text: RULER has no task {task!r}{hint}")
-    benchmark = Ruler.model_validate({"ruler": (task,), "lengths": (length,), "samples": 1})
-    setup = plan.setup(label)
-    cell = Cell(label, "", benchmark.name, task, length)
-    request = next(iter(benchmark.requests(cell, setup, limit)))
-    assert request.prompt is not None
-    return setup.tokenizer.encode(request.prompt)

@@ -161,6 +161,7 @@ def _pending(
             sample,
             prompt=None,
             options=(),
+            text=None,
             excerpt=_excerpt(encoder, sample),
             replaces=stored.has_id(sample.id),
         )
@@ -198,7 +199,8 @@ def _excerpt(encoder: Encoder, sample: SampleRequest) -> dict[str, Any]:
 
     A prompt of up to twice `_EXCERPT` characters is stored whole as its head. The parts are cut between words.
     """
-    text = sample.prompt if sample.prompt is not None else sample.options[0][0]
+    text = next((t for t in (sample.prompt, sample.text) if t is not None), None)
+    text = sample.options[0][0] if text is None else text
     needles: list[str] = []
     if isinstance(request := sample.request, Prompt):
         positions = sample.extra.get("ruler", {}).get("evidence_tokens", [])[:8]

@@ -91,6 +91,13 @@ class Progress:
             else:
                 print(line, file=self.stream, flush=True)
 
+    def warn(self, line: str) -> None:
+        """Print one line of text above the bars, also where the screen is quiet: something failed."""
+        if self.quiet:
+            print(line, file=self.stream, flush=True)
+        else:
+            self.say(line)
+
     def found(self, samples: int) -> None:
         """Say how many finished samples an earlier session has left; nothing for none."""
         if samples:

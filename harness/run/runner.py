@@ -16,6 +16,8 @@ from harness.engine.engine import Engine
 from harness.run.manifest import manifest
 from harness.run.plan import Plan, recorded_date
 from harness.run.prefetching import Prefetcher
+from harness.run.probe_plan import PlannedProbe, recorded
+from harness.run.probing import Probing
 from harness.run.producing import Assignment
 from harness.run.progress import Progress
 from harness.run.session import EngineFactory, LiveEngine, Session, Tally
@@ -27,10 +29,17 @@ _DEATHS = 2
 
 
 def run(
-    plan: Plan, path: Path, *, progress: Progress | None = None, engine_factory: EngineFactory | None = None
+    plan: Plan,
+    path: Path,
+    *,
+    progress: Progress | None = None,
+    engine_factory: EngineFactory | None = None,
+    probes: Sequence[PlannedProbe] | None = None,
 ) -> tuple[str, Tally]:
     """Run `plan` into the run directory `path`, or resume the run that is there. Returns its state and a tally.
 
+    `probes`: those that `plan_probes` planned; None: the plan has no section `probe`. A model's probes follow its
+    samples. A probe that fails makes the run incomplete.
     `engine_factory`: what starts an engine; a test can pass a class that answers without vLLM (see `RunEngine`). None:
     `Engine`, whose processes write to `engine.log` in the run directory.
 
@@ -41,12 +50,19 @@ def run(
     plan.date = recorded_date(path) or plan.date
     progress = progress or Progress(plan)
     engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
-    with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
+    facts = manifest(plan) if probes is None else {**manifest(plan), "probes": recorded(probes)}
+    with Store.open(path, facts, cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
         session = Session(plan, store, progress, prefetcher, engine_factory)
         progress.found(store.finished()[0])
         cells = _CellsLeft(session)
+        probing = None
+        if probes is not None and plan.config.probe is not None:
+            probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
         for label in plan.models:
-            _run_model(session, cells, label)
+            _run_model(session, cells, label, probing)
+        if probing is not None:
+            probing.rest()
+            session.tally.probes, session.tally.stored_probes = probing.made, probing.found
         state = store.finish()
     return state, session.tally
 
@@ -91,8 +107,8 @@ class _CellsLeft:
             self._session.prefetcher.prefetch(self.assignment(*key))
 
 
-def _run_model(session: Session, cells: _CellsLeft, label: str) -> None:
-    """Run all cells of one model. After an engine's death, a new engine runs the cells that are left.
+def _run_model(session: Session, cells: _CellsLeft, label: str, probing: Probing | None) -> None:
+    """Run all cells of one model, then its probes. After an engine's death, a new engine runs the cells that are left.
 
     After `_DEATHS` engines in a row that died without an answer, the cells that are left fail: others would die too.
     """
@@ -103,6 +119,8 @@ def _run_model(session: Session, cells: _CellsLeft, label: str) -> None:
             end = _run_settings(session, cells, engine)
             if end.ending is Ending.DONE:
                 _record_work(session, engine, before)
+                if probing is not None:
+                    probing.in_live_engine(engine)
         if end.ending is Ending.ENGINE_LOST:
             deaths = deaths + 1 if session.tally.sent_tokens == answered else 0
             answered = session.tally.sent_tokens

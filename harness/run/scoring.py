@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.benchmarks.protocol import Setup
-from harness.engine.requests import Answer, Choice, Completion, SampleRequest
+from harness.engine.requests import Answer, Choice, Completion, Question, SampleRequest
 from harness.models.thinking import Thinking
 from harness.run.answers import answer_text, with_tags
 from harness.types import GatedevalError, Sample, first_line
@@ -33,7 +33,11 @@ def scored_sample(sample: SampleRequest, answer: Answer, setup: Setup, arithmeti
         **sample.extra,
         "cached_tokens": answer.cached_tokens,
     }
-    if isinstance(answer, Choice):
+    if isinstance(answer, Choice) and isinstance(sample.request, Question) and sample.request.rolling:
+        tokens, reason = 0, "scored"
+        response = f"{math.fsum(answer.logprobs):.6f}"
+        extra["windows"] = list(answer.logprobs)
+    elif isinstance(answer, Choice):
         tokens, reason = 0, "choose"
         response = str(max(range(len(answer.logprobs)), key=answer.logprobs.__getitem__))
         extra |= {"logprobs": list(answer.logprobs), "greedy": list(answer.greedy)}
@@ -119,6 +123,11 @@ def says_the_same(line: Sample, record: Mapping[str, Any]) -> bool:
 
 
 def _scores_of_record(sample: SampleRequest, record: Mapping[str, Any], thinking: Thinking) -> dict[str, float]:
+    if record["finish_reason"] == "scored":
+        windows = tuple(float(value) for value in record["extra"]["windows"])
+        if sample.request is not None and len(windows) != len(getattr(sample.request, "options", ())):
+            raise NotStoredWhole("another number of windows")
+        return _scores(sample, Choice(sample.label, windows, (False,) * len(windows), 0.0), "", thinking)
     if record["finish_reason"] != "choose":
         answer = Completion(
             key=sample.label,

@@ -51,7 +51,8 @@ class Tally:
     had an answer to an older prompt; `reused`: samples whose answer was stored already; `rescored`: those of `reused`
     whose references or scores were others; `relabelled`: those that another label had answered; `failed`: keys of the
     cells that failed. `sent_tokens`: prompt tokens of the answers; `cached_tokens` of them were in the prefix cache.
-    `seconds`: from the first request to the last answer, summed over the settings of all models.
+    `seconds`: from the first request to the last answer, summed over the settings of all models. `probes`: those made
+    in this session; `stored_probes`: those that were found finished.
     """
 
     asked: int = 0
@@ -64,6 +65,8 @@ class Tally:
     sent_tokens: int = 0
     cached_tokens: int = 0
     seconds: float = 0.0
+    probes: int = 0
+    stored_probes: int = 0
 
 
 @dataclass

@@ -7,13 +7,15 @@ from typing import Any
 
 from harness.store.files import is_locked
 from harness.store.manifest import MANIFEST, instant
+from harness.store.probes import Probes
 from harness.store.run import Store
 from harness.text import counted
 from harness.types import GatedevalError
 
 
 def list_runs(root: Path | str) -> list[dict[str, Any]]:
-    """Every run directly below `root`, newest start first: name, path, state, cells, samples, models, start, end.
+    """Every run directly below `root`, newest start first: name, path, state, cells, samples, probes, models, start,
+    end.
 
     state is complete, incomplete, running, interrupted (run.json says running, but no live process holds the lock), or
     damaged (with `error`). samples counts lines on disk. A root that does not exist has no runs.
@@ -38,7 +40,8 @@ def list_runs(root: Path | str) -> list[dict[str, Any]]:
                 "cells": len(store.cells),
                 "failures": len(store.failures),
                 "samples": sum(file.read_bytes().count(b"\n") for file in (path / "samples").glob("*.jsonl")),
-                "models": list(dict.fromkeys(cell.model for cell in store.cells)),
+                "probes": len(probes := Probes(path).records(facts.get("probes"))),
+                "models": list(dict.fromkeys([*(c.model for c in store.cells), *(p["model"] for p in probes)])),
                 "start": facts.get("start") or "",
                 "end": facts.get("end"),
             }
@@ -63,9 +66,17 @@ def rebuild(path: Path | str) -> list[Path]:
 def interruption_message(path: Path, why: str, again: str) -> str:
     """What is finished, where it is kept, and the command that resumes; `why` names the signal."""
     try:
-        done, planned = Store.read(path).finished()
-        samples = counted(f"{planned:,}", "sample")
-        kept = f"{done:,} of {samples} {'is' if planned == 1 else 'are'} finished and kept in {path}"
+        store = Store.read(path)
     except GatedevalError:
-        kept = f"nothing was begun in {path} yet"
+        return f"interrupted by {why}: nothing was begun in {path} yet. Go on with:\n  {again}"
+    done, planned = store.finished()
+    parts = [_of(done, planned, "sample")] if store.cells else []
+    if probes := store.manifest.get("probes"):
+        parts.append(_of(len(Probes(path).records(probes)), len(probes), "probe"))
+    single = len(parts) == 1 and (planned if store.cells else len(probes or ())) == 1
+    kept = f"{' and '.join(parts) or 'no sample'} {'is' if single else 'are'} finished and kept in {path}"
     return f"interrupted by {why}: {kept}. Go on with:\n  {again}"
+
+
+def _of(done: int, planned: int, noun: str) -> str:
+    return f"{done:,} of {counted(f'{planned:,}', noun)}"

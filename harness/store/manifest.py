@@ -90,7 +90,9 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
     }
 
 
-_NO_INPUT = ("name", "results", "caption", "data", "path", "subfolder", "revision", "tokenizer", "table", "arm", "step")
+_NO_INPUT = (
+    "name", "results", "caption", "data", "path", "subfolder", "revision", "tokenizer", "table", "arm", "step", "probe",
+)  # fmt: skip
 """Entries of a config and of its models that no answer depends on, or that other facts of the manifest say better."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from harness.store.arithmetic import differing
 from harness.store.manifest import MANIFEST, instant
+from harness.store.probes import Probes
 from harness.store.run import Store
 from harness.store.scores import pair
 from harness.types import Cell, GatedevalError
@@ -48,8 +49,23 @@ def merge(a: Path | str, b: Path | str, out: Path | str, *, prefer: Literal["fir
         for run in (left, right):
             for key, error in run.failures.items():
                 store.failures.setdefault(key, error)
+        _copy_probes(left, right, store)
         store.finish()
     return out
+
+
+def _copy_probes(left: Store, right: Store, target: Store) -> None:
+    """Both runs' probes; where both have one of a model, context and length, the left run's counts."""
+    planned: dict[tuple[Any, ...], dict[str, Any]] = {}
+    probes = Probes(target.path)
+    for run in (left, right):
+        source = Probes(run.path)
+        for record in source.records(run.manifest.get("probes")):
+            key = {name: record[name] for name in ("model", "context", "length", "hash")}
+            if planned.setdefault(tuple(key.values())[:3], key) is key and key["hash"] not in probes.hashes():
+                probes.add(record, source.arrays(record))
+    if planned:
+        target.update_manifest(probes=list(planned.values()))
 
 
 def _larger(a: int | None, b: int | None) -> int | None:
@@ -173,7 +189,7 @@ def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
     decoding = {**(second.get("decoding") or {}), **(first.get("decoding") or {})}
     decoding |= {key: "mixed" for key, value in (second.get("decoding") or {}).items() if decoding[key] != value}
     return {
-        **{fact: value for fact, value in first.items() if fact not in ("name", "end", "state")},
+        **{fact: value for fact, value in first.items() if fact not in ("name", "end", "state", "probes")},
         "arithmetic": {**(second.get("arithmetic") or {}), **(first.get("arithmetic") or {})},
         "decoding": decoding,
         "start": min(filter(None, (first.get("start"), second.get("start"))), key=instant, default=None),

@@ -20,6 +20,7 @@ from harness.store import manifest as manifests
 from harness.store.arithmetic import key_of
 from harness.store.files import Appender, RunLock, explain, to_line, write_atomic
 from harness.store.manifest import MANIFEST
+from harness.store.probes import Probes
 from harness.store.scores import CellScores, Expected, each_sample, read_scores, select, within_plan
 from harness.store.stored import files_like
 from harness.store.summary import CellSummary, summarise, to_csv
@@ -231,13 +232,18 @@ class Store:
         self._write_manifest()
 
     def write_derived(self) -> str:
-        """Write cells.csv, remove the failures of cells that are complete by now; returns the run's state."""
+        """Write cells.csv, remove the failures of cells that are complete by now; returns the run's state.
+
+        A run is complete where all its samples have a score and all its planned probes are stored.
+        """
         for cell in self.cells:
             if cell.key in self.failures and self.summary(cell).complete:
                 del self.failures[cell.key]
         rows = [self.summary(cell) for cell in self.cells]
         write_atomic(self.path / "cells.csv", to_csv(rows))
-        return "complete" if all(row.complete for row in rows) and not self.failures else "incomplete"
+        probes = {probe["hash"] for probe in self.manifest.get("probes") or ()}
+        probed = not probes or probes <= Probes(self.path).hashes()
+        return "complete" if all(row.complete for row in rows) and not self.failures and probed else "incomplete"
 
     def finish(self, **facts: Any) -> str:
         """End the session: write derived files, state and end time, release the lock.

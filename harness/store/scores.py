@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.benchmarks.rolling import ROLLING, combined
 from harness.store.files import explain, write_atomic
 from harness.text import well_formed_value
 from harness.types import Cell, GatedevalError
 
-FINISH = ("stop", "length", "choose")
+FINISH = ("stop", "length", "choose", "scored")
 EMPTY = 0  # the number of an empty answer in `CellScores.answers`
 _DIGITS = re.compile(r"(\d+)")
 
@@ -32,7 +34,8 @@ class CellScores:
     `arithmetic`: how many answers each key of the manifest's `arithmetic` computed; "" where none is recorded.
     `answers`, `references`: int64 (n,), equal where two samples have the same answer or the same references, within one
     process; an answer without a visible character is `EMPTY`. `tied`: bool (n,), whether options were compared and
-    two or more share the highest score exactly.
+    two or more share the highest score exactly. `weights`: metric -> (n,) words or bytes of each text, for the metrics
+    that are no mean over samples (`harness.benchmarks.rolling`).
     """
 
     ids: list[str]
@@ -45,6 +48,7 @@ class CellScores:
     tied: NDArray[np.bool_]
     unreadable: int = 0
     arithmetic: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def capped(self) -> NDArray[np.bool_]:
@@ -60,6 +64,16 @@ class CellScores:
     def scores(self) -> NDArray[np.float64]:
         """The headline metric's column, (n,)."""
         return self.metrics[self.headline] if self.headline is not None else np.full(len(self.ids), np.nan)
+
+    def mean(self, metric: str | None = None) -> float:
+        """The mean of a metric (None: the headline), or what stands for it over all texts; NaN where it has none."""
+        name = metric or self.headline
+        values = self.metrics.get(name) if name is not None else None
+        if name is None or values is None or not values.size:
+            return math.nan
+        if (weights := self.weights.get(name)) is not None:
+            return combined(name, values.tolist(), weights.tolist())
+        return float(values.mean())
 
 
 @dataclass(frozen=True)
@@ -208,6 +222,7 @@ def within_plan(ids: Sequence[str], planned: int | None) -> list[str]:
 def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | None) -> CellScores:
     """A cell's columns from its sample file; a missing file is a cell with no samples."""
     slim: dict[str, tuple[dict[str, float | None], int, int, int, int, int, bool, str]] = {}
+    weights: dict[str, dict[str, float]] = {}
     names: dict[str, None] = {}  # an ordered set: the first metric seen is the headline
 
     def use(id: str, record: dict[str, Any]) -> None:
@@ -224,6 +239,8 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
             _tied((record.get("extra") or {}).get("logprobs")),
             str(record.get("arithmetic") or ""),
         )
+        if isinstance(weight := (record.get("extra") or {}).get("weights"), dict):
+            weights[id] = weight
 
     unreadable = each_sample(path, expected, use)
     ids = within_plan(list(slim), planned)
@@ -243,6 +260,11 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
         tied=np.array([row[6] for row in rows], dtype=np.bool_),
         unreadable=unreadable,
         arithmetic=Counter(row[7] for row in rows),
+        weights={
+            name: np.array([weights[i][name] for i in ids], dtype=np.float64)
+            for name in metrics
+            if name in ROLLING and all(name in weights.get(i, ()) for i in ids)
+        },
     )
 
 

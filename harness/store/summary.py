@@ -51,7 +51,7 @@ def summarise(cell: Cell, columns: CellScores, planned: int | None, error: str |
     return CellSummary(
         **dataclasses.asdict(cell),
         samples=n,
-        score=math.nan if n == 0 or unscored else float(values.mean()) * scale_of(values),
+        score=math.nan if n == 0 or unscored else columns.mean() * (1 if columns.weights else scale_of(values)),
         metric=columns.headline,
         planned=planned,
         length_capped=float(columns.capped.mean()) if n else math.nan,

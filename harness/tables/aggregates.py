@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from harness import stats
 from harness.benchmarks.presentation import presentation_of
+from harness.benchmarks.rolling import combined
 from harness.store import Store
 from harness.store.summary import scale_of
 from harness.text import counted
@@ -121,16 +122,22 @@ def question_mean(
 ) -> Aggregate:
     """The mean over all samples of the cells (MMLU's headline; GSM8k by `metric`), 0-100 for scores in 0..1.
 
-    `metric` None takes each cell's headline metric.
+    `metric` None takes each cell's headline metric. Perplexities of texts are combined as lm-eval does.
     """
     there, missing, partial = _gather(store, cells)
     columns: list[NDArray[np.float64]] = []
+    weights: list[NDArray[np.float64]] = []
     for cell in there:
         scores = store.scores(cell)
+        name = metric or scores.headline or ""
         columns.append(scores.scores if metric is None else scores.metrics.get(metric, np.empty(0)))
+        weights += [scores.weights[name]] if name in scores.weights else []
     pooled = np.concatenate(columns) if columns else np.empty(0)
     value, interval, clustered = math.nan, stats.Interval(math.nan, math.nan, ""), None
-    if pooled.size and not np.isnan(pooled).any() and (allow_partial or not missing):
+    if weights:  # perplexities of texts: one number of all of them, without an interval
+        if not np.isnan(pooled).any() and (allow_partial or not missing):
+            value = combined(name, pooled.tolist(), np.concatenate(weights).tolist())
+    elif pooled.size and not np.isnan(pooled).any() and (allow_partial or not missing):
         scale = scale_of(pooled)
         value = scale * float(pooled.mean())
         if scale == 100.0:

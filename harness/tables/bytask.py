@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.benchmarks.presentation import presentation_of
+from harness.benchmarks.presentation import lower_is_better, presentation_of
 from harness.store import Store
 from harness.tables.aggregates import describe
 from harness.tables.arm_rows import arm_cells_frame, arms_too
@@ -46,7 +46,8 @@ def tasks_table(store: Store) -> Table:
             values = {int(r["length"]): r for r in cells.to_dict("records")}
             row = [Entry(text=str(t)) for t in (context, benchmark, task, model)]
             rivals = group[group["model"].isin(labels(store, "models"))]  # a checkpoint of an arm is none
-            row += [_entry(values.get(n), rivals[rivals["length"] == n], view.digits) for n in lengths]
+            low = any(lower_is_better(str(r["metric"])) for r in values.values())
+            row += [_entry(values.get(n), rivals[rivals["length"] == n], view.digits, low) for n in lengths]
             rows.append([_with_checkpoints(store, entry, values.get(n)) for n, entry in zip(at, row, strict=True)])
         for metric in presentation_of(str(benchmark)).beside:
             if extra := _beside(store, group, metric, lengths):
@@ -109,14 +110,15 @@ def _with_checkpoints(store: Store, entry: Entry, row: Mapping[Any, Any] | None)
     return replace(entry, checkpoints=tuple(scale * m for m in means))
 
 
-def _entry(row: Mapping[Any, Any] | None, rivals: pd.DataFrame, digits: int) -> Entry:
+def _entry(row: Mapping[Any, Any] | None, rivals: pd.DataFrame, digits: int, lower: bool) -> Entry:
     if row is None or math.isnan(row["score"]):
         return Entry()
     seen = rivals["score"].dropna().round(digits)
+    leader = seen.min() if lower else seen.max()
     best = (
         row["model"] in set(rivals["model"])
         and len(seen) > 1
-        and 2 * (seen == seen.max()).sum() <= len(seen)
-        and round(row["score"], digits) == seen.max()
+        and 2 * (seen == leader).sum() <= len(seen)
+        and round(row["score"], digits) == leader
     )
     return Entry(value=row["score"], marks="†" if _partial(row) else "", best=bool(best), decimals=digits)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.benchmarks.presentation import Planned, Presentation, presentation_of
+from harness.benchmarks.rolling import ROLLING
 from harness.config import TableOptions
 from harness.store import Store
 from harness.store.arithmetic import mixed_line
@@ -19,7 +20,7 @@ from harness.tables.frames import labels
 from harness.tables.layout import DASH, Entry, Table
 from harness.tables.paired import ALPHA, Comparison
 from harness.tables.view import chosen
-from harness.text import counted
+from harness.text import MINUS, counted
 from harness.types import Cell
 
 _MOST = 8  # missing or partial cells that a line names; the others are counted
@@ -67,6 +68,18 @@ def beside_lines(shown: Iterable[tuple[str, str | None]]) -> list[str]:
             ours = presentation.beside[metric]
             lines.append(f"{presentation.title}, {ours.title}: {ours.meaning}.")
     return lines
+
+
+def perplexity_lines(shown: Iterable[tuple[str, str | None]]) -> list[str]:
+    """A line where a table shows numbers of whole texts: what they are, and how they were computed."""
+    there = [name for name in ROLLING if any(metric == name for _, metric in shown)]
+    if not there:
+        return []
+    return [
+        f"{', '.join(there)}: of all texts together, as lm-eval computes them: windows of at most max_length"
+        f" {MINUS} 1 tokens, each predicted token once, the first token from BOS (or end-of-text); lower is better; not"
+        " tested for differences."
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- how to read it

@@ -152,11 +152,15 @@ def _compare_group(store: Store, cells: list[Cell], candidate: str, found: list[
             continue
         pairs.append((a, b))
         metrics = list(store.scores(a).metrics) if shown.every_metric else [store.scores(a).headline]
+        if store.scores(a).weights:  # perplexities of texts are not tested
+            continue
         metrics = [metric for metric in metrics if metric not in shown.beside]
         for metric in metrics:
             add(a.task, metric, compare_pairs(store, [(a, b)], metric))
     by_task = shown.pooling == "tasks"  # then a task that is missing at this length blocks the average
     needed = set(tasks_of(store, first.benchmark)) if by_task else {c.task for c in cells}
+    if any(store.scores(a).weights for a, _ in pairs):
+        return
     if len(needed) > 1 and {a.task for a, _ in pairs} == needed:
         comparison = compare_pairs(store, pairs, pooled=not by_task)
         add("average" if by_task else "all", store.scores(first).headline, comparison)

@@ -91,12 +91,12 @@ def _statistics(columns: CellScores) -> dict[str, Any]:
     """The interval of the headline metric, 0-100, and the means of the other metrics as text."""
     values = columns.scores
     interval = stats.Interval(math.nan, math.nan, "")
-    if values.size and not math.isnan(float(values.mean())) and scale_of(values) == 100.0:
+    if values.size and not math.isnan(float(values.mean())) and scale_of(values) == 100.0 and not columns.weights:
         interval = stats.mean_interval(values)
     others = []
     for name, other in list(columns.metrics.items())[1:]:
-        if other.size and not math.isnan(mean := float(other.mean())):
-            others.append(f"{name}={mean * scale_of(other):.6g}")
+        if other.size and not math.isnan(mean := columns.mean(name)):
+            others.append(f"{name}={mean * (1 if columns.weights else scale_of(other)):.6g}")
     return {
         "ci_low": 100 * interval.low,
         "ci_high": 100 * interval.high,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,11 +50,13 @@ class Entry:
 
     @property
     def number(self) -> str:
-        """The value with its decimals, or the text, or a dash."""
+        """The value with its decimals, or the text, or a dash. A perplexity of a million or more is 4.20e11."""
         if self.text is not None:
             return self.text
         if self.value is None:
             return DASH
+        if self.decimals and 1e6 <= self.value < math.inf:
+            return f"{self.value:.2e}".replace("+", "")
         return number_text(self.value, self.decimals, signed=self.signed)
 
     @property

@@ -105,6 +105,10 @@ def paired_scores(
             f"{describe(a)} and {describe(b)} were scored differently: {', '.join(left.metrics)} "
             f"against {', '.join(right.metrics)}"
         )
+    if name in left.weights:
+        raise GatedevalError(
+            f"{describe(a)}: {name} is one number of all texts together, and is not tested text by text"
+        )
     x, y = left.metrics[name][pairing.left], right.metrics[name][pairing.right]
     if np.isnan(x).any() or np.isnan(y).any():
         raise GatedevalError(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from harness.tables.layout import Entry, Table
-from harness.types import GatedevalError
+from harness.types import GatedevalError, first_line
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "results" / "reference"
 FILES = {"paper": "gated_attention_table5.csv"}
 COLUMNS = ("model", "context", "benchmark", "task", "length", "samples", "score", "extended", "source")
+PROBE_FILES = {"paper": "gated_attention_table4.csv"}
+PROBE_NUMBERS = ("first_token_attention", "largest_activation", "gate_mean", "perplexity")
+PROBE_COLUMNS = ("model", "gate", *PROBE_NUMBERS, "source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +42,59 @@ class Reference:
         return sorted(int(n) for n in self.frame.loc[self.frame.benchmark == benchmark, "length"].unique())
 
 
-def load_reference(name: str) -> Reference:
-    """The reference by its name ("paper") or by a CSV's path. Raises GatedevalError when there is no such file."""
-    path = DIRECTORY / FILES[name] if name in FILES else Path(name)
+@dataclass(frozen=True, kw_only=True)
+class ProbeReference:
+    """Published numbers of what attention, gates and activations do: columns `PROBE_COLUMNS`, one row per model."""
+
+    name: str
+    source: str
+    frame: pd.DataFrame
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows in the file's order; a number that is not published is None."""
+        records = self.frame.astype(object).where(self.frame.notna(), None).to_dict("records")
+        return [{str(key): value for key, value in record.items()} for record in records]
+
+
+def load_probe_reference(name: str) -> ProbeReference:
+    """The reference of a probe table by its name ("paper": Table 4) or by a CSV's path.
+
+    Raises:
+        GatedevalError: there is no such file, or it has not the columns.
+    """
+    path, frame = _read(name, PROBE_FILES, PROBE_COLUMNS)
+    for column in PROBE_NUMBERS:
+        numbers = pd.to_numeric(frame[column], errors="coerce")
+        if bool((numbers.isna() & frame[column].notna()).any()):
+            raise GatedevalError(f"{path}: column {column} has something that is no number")
+        frame[column] = numbers
+    for column in ("model", "gate", "source"):
+        frame[column] = frame[column].fillna("").astype(str)
+    return ProbeReference(
+        name=name if name in PROBE_FILES else path.stem, source=str(frame["source"].iloc[0]), frame=frame
+    )
+
+
+def _read(name: str, files: Mapping[str, str], columns: Sequence[str]) -> tuple[Path, pd.DataFrame]:
+    """The path of a reference, and its table, which has `columns` and at least one row."""
+    path = DIRECTORY / files[name] if name in files else Path(name)
     try:
         frame = pd.read_csv(path)
     except FileNotFoundError:
-        raise GatedevalError(f"no reference {name!r}: no file {path}; known names: {', '.join(FILES)}") from None
-    absent = [column for column in COLUMNS if column not in frame.columns]
+        raise GatedevalError(f"no reference {name!r}: no file {path}; known names: {', '.join(files)}") from None
+    except (OSError, ValueError) as error:
+        raise GatedevalError(f"{path} cannot be read as CSV ({first_line(error)}); give a CSV file") from error
+    absent = [column for column in columns if column not in frame.columns]
     if absent:
-        raise GatedevalError(f"{path} has no column {', '.join(absent)}; a reference has {', '.join(COLUMNS)}")
+        raise GatedevalError(f"{path} has no column {', '.join(absent)}; a reference has {', '.join(columns)}")
+    if frame.empty:
+        raise GatedevalError(f"{path} has no row; a reference has one for each published number")
+    return path, frame
+
+
+def load_reference(name: str) -> Reference:
+    """The reference by its name ("paper") or by a CSV's path. Raises GatedevalError when there is no such file."""
+    path, frame = _read(name, FILES, COLUMNS)
     return Reference(
         name=name if name in FILES else path.stem,
         source=str(frame["source"].iloc[0]),

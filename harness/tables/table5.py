@@ -21,7 +21,15 @@ from harness.tables.arm_rows import (
     row_labels,
     with_counts,
 )
-from harness.tables.caption import Uncertainty, beside_lines, lines_beneath, missing_lines, reading_lines, scoring_lines
+from harness.tables.caption import (
+    Uncertainty,
+    beside_lines,
+    lines_beneath,
+    missing_lines,
+    perplexity_lines,
+    reading_lines,
+    scoring_lines,
+)
 from harness.tables.frames import cells_frame, check_label
 from harness.tables.layout import Column, Entry, Table, mark_best
 from harness.tables.measures import Measure, measures_of
@@ -81,6 +89,7 @@ def table5(
     table.headline = headline_of_arms(store, _headline(table, rows), [row.model for row in rows])
     table.label = view.label
     beside = beside_lines((m.benchmark, m.metric) for m in measures)
+    beside += perplexity_lines([(m.benchmark, m.metric) for m in measures])
     table.caption = lines_beneath(
         store,
         view,

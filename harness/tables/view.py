@@ -53,7 +53,8 @@ def viewed(store: Store, **given: Any) -> tuple[Store, TableOptions]:
                     hidden = what == "models" and arm_hint(store, name, reading)
                     raise GatedevalError(hidden or _unknown(what.removesuffix("s"), name, known))
     view = TableOptions(**options)
-    lengths = sorted({cell.length for cell in store.cells if cell.length})
+    probed = [probe["length"] for probe in store.manifest.get("probes") or []]
+    lengths = sorted({*(cell.length for cell in store.cells if cell.length), *probed})
     for length in view.lengths or ():
         if length not in lengths:
             raise GatedevalError(_unknown("length", length, lengths))
@@ -201,7 +202,10 @@ def _renamed_manifest(manifest: Mapping[str, Any], names: Mapping[str, str]) -> 
     declared = dict(manifest.get("comparisons") or {})
     if declared.get("baselines"):
         declared["baselines"] = {name(context): name(model) for context, model in declared["baselines"].items()}
-    return {**manifest, "config": config, "models": models, "comparisons": declared}
+    found = {**manifest, "config": config, "models": models, "comparisons": declared}
+    if (probes := manifest.get("probes")) is not None:
+        found["probes"] = [{**p, "model": name(p["model"]), "context": name(p["context"])} for p in probes]
+    return found
 
 
 # ------------------------------------------------------------------------------------------------- the other way round

@@ -1,4 +1,4 @@
-"""Load the documents of the demo's lm-eval tasks from the JSON lines beside this file; needs no hub and no cache."""
+"""Load the documents of the demo's lm-eval tasks from the files beside this one; needs no hub and no cache."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def choice(**_: Any) -> Any:
 def words(**_: Any) -> Any:
     """`demo_words`: question, answer (a worked solution that ends in `#### N`)."""
     return _splits("words")
+
+
+def prose(**_: Any) -> Any:
+    """`demo_prose`: text, several paragraphs of the demo's haystack; the texts grow from one paragraph to eight."""
+    from datasets import Dataset, DatasetDict
+
+    file = Path(__file__).parent / "data/essays/gatedeval_demo_prose.json"
+    paragraphs = json.loads(file.read_text(encoding="utf-8"))["text"].split("\n\n")
+    texts: list[str] = []
+    while len(paragraphs) > (size := len(texts) % 8 + 1):
+        texts.append("\n\n".join(paragraphs[:size]))
+        paragraphs = paragraphs[size:]
+    return DatasetDict({"test": Dataset.from_list([{"text": text} for text in texts])})

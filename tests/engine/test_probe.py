@@ -17,6 +17,7 @@ from harness.config import ContextSetting, EngineOptions, Model, Yarn
 from harness.engine.engine import Engine
 from harness.engine.probing import probe
 from harness.engine.requests import EngineError
+from harness.export import export_run
 from harness.probe.plan import ProbePlan
 from harness.probe.reference import probe_reference
 from harness.probe.rows import choose_rows
@@ -167,6 +168,7 @@ def test_the_command_makes_what_is_missing_and_prints_table_4(tmp_path: Path) ->
         ("probe.lengths=[16384]", "no context setting of model 'baseline' reaches a length of 16384"),
         ("probe.maps=[[9,0]]", "model 'baseline' has no layer 9"),
         ("probe.maps=[[0,99]]", "model 'baseline' has no head 99"),
+        ("probe.lengths=[256]", "at length 256: its smallest text takes"),
     ],
 )
 def test_what_cannot_be_probed_is_refused_by_plan_run_and_probe_alike(tmp_path: Path, setting: str, words: str) -> None:
@@ -175,7 +177,56 @@ def test_what_cannot_be_probed_is_refused_by_plan_run_and_probe_alike(tmp_path: 
         done = gatedeval(command, ROOT / "configs/probe-demo.yaml", "-s", setting, *where, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, ""), command
         assert words in done.stderr.splitlines()[-1], done.stderr
+        assert "profile: fair" not in done.stderr, "a probe has no such key"
         assert not (tmp_path / command / "samples").exists()
+
+
+RUN = f"""
+name: both
+models: [{{label: gated, path: {ROOT}/tasks/demo/models/elementwise/long}}]
+contexts:
+  - {{label: base 1M, rope_theta: 1_000_000, max_length: 1024}}
+  - label: YaRN
+    rope_theta: 1_000_000
+    yarn: {{factor: 4, original_max_position_embeddings: 2048}}
+    max_length: 2048
+benchmarks:
+  - {{ruler: [niah_single_2], lengths: [512, 1024], samples: 3, profile: fair, answer_tokens: 16}}
+probe: {{lengths: [256], perplexity: false}}
+data: {ROOT}/tasks/demo/data
+engine: {{dtype: float32, enforce_eager: true}}
+"""
+
+
+def test_a_run_makes_its_probes_in_the_engine_that_answered_its_samples(tmp_path: Path) -> None:
+    """One start for both; no score depends on the probes; a probe that is lost is made again, and nothing else."""
+    (tmp_path / "both.yaml").write_text(RUN)
+    (tmp_path / "plain.yaml").write_text("".join(x for x in RUN.splitlines(True) if not x.startswith("probe:")))
+    both, plain = tmp_path / "both", tmp_path / "plain"
+    starts = Engine.starts
+    first = gatedeval("run", tmp_path / "both.yaml", "-o", both, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert Engine.starts == starts + 1
+    assert "complete; 12 samples answered, 0 found finished; 2 probes made, 0 found finished" in first.stderr
+    assert gatedeval("run", tmp_path / "plain.yaml", "-o", plain, cwd=tmp_path).returncode == 0
+    assert (both / "cells.csv").read_bytes() == (plain / "cells.csv").read_bytes()
+    table5, _, probes = first.stdout.partition("\n\n| Model")
+    assert table5 + "\n" == export_run(plain)
+    assert "| elementwise | YaRN" in probes
+    assert "| gated | elementwise | base 1M | YaRN" in " ".join(export_run(both, "sinks").split())
+
+    [lost] = [r for r in Probes(both).records() if r["context"] == "YaRN"]
+    (both / "probe" / f"{lost['hash']}.npz").unlink()
+    starts = Engine.starts
+    again = gatedeval("run", tmp_path / "both.yaml", "-o", both, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "gated: starting vLLM for the probe" in again.stderr
+    assert "complete; 0 samples answered, 12 found finished; 1 probe made, 1 found finished" in again.stderr
+    assert Engine.starts == starts + 1
+    assert again.stdout == first.stdout
+    third = gatedeval("run", tmp_path / "both.yaml", "-o", both, "-q", cwd=tmp_path)
+    assert (third.returncode, third.stderr, third.stdout) == (0, "", first.stdout)
+    assert Engine.starts == starts + 1
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import torch
 from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.loggers import EvaluationTracker
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from harness.engine.encoding import generation_request
 from harness.models.reference import load
@@ -18,9 +19,10 @@ from harness.models.tokenizer import load_tokenizer
 class PlainTorch(LM):
     """A checkpoint as a plain torch model (`harness.models.reference`), for lm-eval."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, window: int = 2048) -> None:
+        """`window`: tokens that the model reads at once where a whole text is scored (lm-eval's `max_length`)."""
         super().__init__()
-        self.model, self.tokenizer = load(path), load_tokenizer(path)
+        self.model, self.tokenizer, self.window = load(path), load_tokenizer(path), window
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
         """Log-likelihoods (nats) of continuations."""
@@ -53,8 +55,19 @@ class PlainTorch(LM):
         return found
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """Not needed here."""
-        raise NotImplementedError
+        """Log-likelihood (nats) of whole texts, in lm-eval's own windows."""
+        return [self._text(request.args[0]) for request in requests]
+
+    def _text(self, text: str) -> float:
+        ids = self.tokenizer.encode(text, special=False)
+        total = 0.0
+        for window in get_rolling_token_windows(ids, self.tokenizer.start_id, self.window, 1):
+            context, continuation = make_disjoint_window(window)
+            with torch.inference_mode():
+                logits = self.model(torch.tensor([[*context, *continuation[:-1]]]))[0].log_softmax(-1)
+            rows = logits[-len(continuation) :]
+            total += sum(float(row[token]) for row, token in zip(rows, continuation, strict=True))
+        return total
 
 
 def write_lm_eval_results(model: LM, tasks: list[Any], folder: Path, limit: int | None = None, **more: Any) -> Path:

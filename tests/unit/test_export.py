@@ -491,6 +491,7 @@ def test_one_model_cannot_be_compared(tmp_path: Path) -> None:
 def test_every_style_in_every_format(run: Path, odd: Path) -> None:
     unable = {  # other tests have runs with probes, and with training steps
         "probe": "has no probes: `gatedeval probe CONFIG` makes them",
+        "sinks": "no model has a probe",
         "training": "no arm of this run has checkpoints at two training steps",
     }
     refused = {("samples", f) for f in ("md", "latex", "html")} | {("lm_eval", f) for f in ("csv", "latex", "html")}

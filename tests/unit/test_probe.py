@@ -211,7 +211,7 @@ def test_essays_are_read_as_ruler_reads_them(tmp_path: Path) -> None:
     """One object, or a line of JSON for each essay; a line without text is refused with its place."""
     from harness.data.folder import DataFolder
     from harness.run.plan import Plan
-    from harness.run.probing import _text
+    from harness.run.probe_plan import _text
 
     (tmp_path / "essays").mkdir()
     file = tmp_path / "essays/PaulGrahamEssays.json"

@@ -1,5 +1,5 @@
 // One sample: its line in the list, and what opens below it.
-const REASONS = ["stop", "length: cut by its token budget", "choose"];
+const REASONS = ["stop", "length: cut by its token budget", "choose", "log-likelihood of a text"];
 const CHANGES = { gained: "gained", lost: "lost", right: "both right", same: "both wrong", none: "no score" };
 const MARKS = { right: "\u2713", partly: "\u25D0", wrong: "\u2717", none: "\u2013" };
 
