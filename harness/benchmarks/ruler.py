@@ -17,6 +17,7 @@ from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Length, Positive, names_of
 from harness.data.folder import DataFolder
 from harness.engine.encoding import check_counted, encode_sample
+from harness.engine.load import load_of
 from harness.engine.requests import Answer, SampleRequest
 from harness.text import counted
 from harness.types import Cell, GatedevalError
@@ -26,6 +27,8 @@ from tasks.ruler.lengths import check
 _log = logging.getLogger("gatedeval")
 _UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
 """The options and what NVIDIA/RULER does. answer_tokens None: each task's own budget."""
+_COMPARED, _COMPARED_AT_MOST = 5, 16384
+"""Samples of a task's smallest length that a plan compares to see what they share, and the longest such length."""
 
 
 class Ruler(Benchmark):
@@ -125,18 +128,23 @@ class Ruler(Benchmark):
     def measure(self, cell: Cell, setup: Setup, max_length: int) -> Measured:
         """At most the length, each. What no row can have a place for is found here, for all rows.
 
-        The first sample is made and encoded as it would be sent.
+        The first sample is made and encoded as it would be sent; of the smallest length a few, to see what they share.
         """
-        refusal = None
+        refusal, encoded = None, []
+        compare = cell.length == min(self.lengths) and cell.length <= _COMPARED_AT_MOST
         try:
             prompts = Prompts(self._request(cell, setup), setup)
             check(replace(prompts.request, reserved=prompts.reserved))
-            for sample in islice(self.requests(cell, setup, max_length), 1):
+            for sample in islice(self.requests(cell, setup, max_length), _COMPARED if compare else 1):
                 request = encode_sample(sample, setup.tokenizer, setup.thinking)
                 check_counted(sample, request)
+                encoded.append(request)
         except GatedevalError as error:
             refusal = f"{error} (model {cell.model!r})"
-        return Measured(self.samples * cell.length, cell.length, refusal)
+        load = load_of(encoded)
+        return Measured(
+            self.samples * cell.length, cell.length, refusal, load if compare else replace(load, shared=None)
+        )
 
     @classmethod
     def divergences(cls, entries: Sequence[Self]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
         "options": _options(plan),
         "comparisons": {"baselines": _baselines(plan)},
         "start": now(),
+        **({"budget": plan.budget} if plan.budget else {}),
         **({"date": plan.date.isoformat()} if config.chat_template else {}),  # a template may print it
     }
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from harness.config import ContextSetting
 from harness.engine.engine import Engine
+from harness.run.cost_log import CostLog
+from harness.run.costs import Costs, results_of
 from harness.run.manifest import manifest
 from harness.run.plan import Plan, recorded_date
 from harness.run.prefetching import Prefetcher
@@ -27,9 +29,16 @@ _DEATHS = 2
 
 
 def run(
-    plan: Plan, path: Path, *, progress: Progress | None = None, engine_factory: EngineFactory | None = None
+    plan: Plan,
+    path: Path,
+    *,
+    progress: Progress | None = None,
+    engine_factory: EngineFactory | None = None,
+    costs: Costs | None = None,
 ) -> tuple[str, Tally]:
     """Run `plan` into the run directory `path`, or resume the run that is there. Returns its state and a tally.
+
+    `costs`: what the plan is predicted to take; None: from what the results folder tells.
 
     `engine_factory`: what starts an engine; a test can pass a class that answers without vLLM (see `RunEngine`). None:
     `Engine`, whose processes write to `engine.log` in the run directory.
@@ -39,14 +48,19 @@ def run(
     """
     plan.check()
     plan.date = recorded_date(path) or plan.date
-    progress = progress or Progress(plan)
+    costs = costs or Costs(plan, results_of(path, plan))
+    progress = progress or Progress(plan, costs=costs)
     engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     with Store.open(path, manifest(plan), cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
-        session = Session(plan, store, progress, prefetcher, engine_factory)
-        progress.found(store.finished()[0])
+        session = Session(plan, store, progress, prefetcher, engine_factory, CostLog(costs))
+        finished = {cell: min(n, len(store.done(cell))) for cell, n in plan.cells.items()}
+        progress.found(sum(finished.values()))
+        progress.predicted(session.costs.begin({cell: n - finished[cell] for cell, n in plan.cells.items()}))
+        earlier = store.manifest.get("cost")
         cells = _CellsLeft(session)
         for label in plan.models:
             _run_model(session, cells, label)
+            store.update_manifest(cost=session.costs.record(earlier))
         state = store.finish()
     return state, session.tally
 
