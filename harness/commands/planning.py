@@ -1,4 +1,4 @@
-"""What `plan` and `run --budget` share: the plan for a device, its measured speed, the budget, and the text of it all."""
+"""What `plan` and `run --budget` share: the plan for a device, its measured speed, the budget, and their text."""
 
 from __future__ import annotations
 

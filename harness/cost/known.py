@@ -1,4 +1,4 @@
-"""What earlier runs in a results folder, and `gatedeval plan --measure`, tell about the speed of a model on this machine.
+"""What earlier runs in a results folder, and `gatedeval plan --measure`, tell about a model's speed on this machine.
 
 A record is plain data: `key` (what a speed depends on), `starts` and `switches` (seconds), and `observations`, each the
 work of some samples of one task and the seconds that they took. A run has one per model in run.json, under `cost`;

@@ -2,7 +2,7 @@
 
 An observation is (work, seconds). The time is taken to be linear in the quantities of `Work`, with coefficients that
 are not negative. Observations seldom tell six coefficients apart, so each is drawn towards the first guess, scaled to
-the observed total (least squares with rows for the guess, as in ridge regression).
+the observed total (least squares with rows for the guess, as in ridge regression; Huber weights for outliers).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from harness.models.weights import active_parameters, output_parameters
 
 PULL = 0.05
 """Weight of the first guess against an observation: a coefficient that is off by itself costs so much of one."""
+_PASSES = 5
 _FLOPS = {"cpu": 2e10, "gpu": 2e14}  # per core, per GPU: multiplications and additions per second
 _BANDWIDTH = {"cpu": 1e10, "gpu": 2e12}  # bytes per second
 _STEP = {"cpu": 3e-3, "gpu": 3e-3}  # seconds of Python and kernel starts in a step
@@ -85,11 +86,17 @@ def fit(observations: Sequence[Observation], guess: Speed) -> Speed:
         return guess
     total = sum(o.seconds for o in used)
     base: NDArray[np.float64] = np.array(guess.coefficients)
-    scale = total / sum(guess.seconds(o.work) for o in used)
+    base = base * (total / sum(guess.seconds(o.work) for o in used))
+    seconds = np.array([o.seconds for o in used])
+    rows = np.array([o.work.row() * base for o in used])  # unknowns: multiples of the scaled guess
     # A small part of the whole counts little: its relative error does not matter, and its clock is noisy.
-    weights = np.array([o.weight / (o.seconds + 0.02 * total) for o in used])
-    rows = np.array([o.work.row() * base * scale for o in used])  # unknowns: multiples of the scaled guess
-    a = np.vstack([rows * weights[:, None], PULL * np.eye(len(base))])
-    b = np.concatenate([np.array([o.seconds for o in used]) * weights, PULL * np.ones(len(base))])
-    multiples, _ = nnls(a, b)
-    return Speed(tuple(float(x) for x in multiples * base * scale))
+    weights = np.array([o.weight for o in used]) / (seconds + 0.02 * total)
+    multiples = np.ones(len(base))
+    for _ in range(_PASSES):  # an observation that is far off, since another process was busy, counts less each time
+        off = np.abs(rows @ multiples - seconds) * weights
+        usual = max(float(np.median(off)), 0.02)
+        robust = weights * np.sqrt(np.minimum(1.0, 3 * usual / np.maximum(off, 1e-12)))
+        a = np.vstack([rows * robust[:, None], PULL * np.eye(len(base))])
+        b = np.concatenate([seconds * robust, PULL * np.ones(len(base))])
+        multiples, _residual = nnls(a, b)
+    return Speed(tuple(float(x) for x in multiples * base))

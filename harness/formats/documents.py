@@ -114,6 +114,11 @@ class Run(Document):
     """Lines that every table of the run has beneath it."""
     options: dict[str, Any] = {}
     """Options that depart from an original benchmark's procedure."""
+    cost: dict[str, Any] = {}
+    """`sessions`: predicted and real seconds of each. `models`: label -> what its speed depends on (`key`), seconds of
+    engine starts and of changes of the setting, and `observations`: work and seconds of each cell of each session."""
+    budget: dict[str, Any] = {}
+    """The run's `--budget`: `seconds`, the `samples` per task and length that fit, and what the config had `asked`."""
     comparisons: dict[str, Any] = {}
     """`baselines`: context label -> the model that the others are compared with."""
     failures: dict[str, str] = {}

@@ -154,7 +154,7 @@ def _kinds(config: Mapping[str, Any], count: int) -> list[int | str | None]:
 
 
 def _default_types(config: Mapping[str, Any], count: int) -> list[str]:
-    """The layer types of a config.json without `layer_types`, as transformers' config class of the family fills them."""
+    """The layer types where config.json names none, as transformers' config class of the family fills them."""
     kind = str(config.get("model_type"))
     if not config.get("sliding_window"):
         return ["full_attention"] * count

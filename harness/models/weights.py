@@ -43,7 +43,7 @@ def weight_bytes(checkpoint: Checkpoint, dtype: str, sharding: Sharding, quantiz
 
 def _element_bytes(tensor: Tensor, dtype: str, stored: str | None, quantization: str | None) -> float:
     own = _stored_bytes(tensor.dtype)
-    if stored is not None and own < 2 or tensor.dtype in _MORE_BYTES:
+    if (stored is not None and own < 2) or tensor.dtype in _MORE_BYTES:
         return own  # quantised by the checkpoint's author
     if quantization is not None:
         return 0.5 if re.search(r"4|nf4|mxfp4|nvfp4", quantization) else 1.0

@@ -30,7 +30,9 @@ from harness.types import Cell
 SECONDS = 10.0
 """What one model's calibration takes, roughly: no step is begun that would go far beyond."""
 _SAMPLES = 4  # of each task, at its smallest length
-_SHORT, _ANSWER = 64, 24
+_SHORT, _ANSWER = 32, 24
+_ROUNDS = 4
+"""Rounds of measurements at most: single ones are off where another process takes the cores for a moment."""
 
 
 def measure(plan: Plan, costs: Costs, results: Path, say: Callable[[str], None], log: Path | None = None) -> None:
@@ -73,16 +75,17 @@ class _Calibration:
         self.engine.self_check()
         switched = time.monotonic() - since
         self._end = time.monotonic() + SECONDS
-        self._prompts([_SHORT // 2] * 2, 2)  # the first requests are slower
+        self._prompts([_SHORT] * 2, 2)  # the first requests are slower
         self._observations.clear()
-        seqs = max(1, min(32, self._memory.together(_SHORT, 32) if self._memory else 8))
-        steps: list[tuple[Sequence[int], int]] = [
-            ([_SHORT // 2] * seqs, 1), ([_SHORT // 2], _ANSWER), ([_SHORT // 2] * seqs, _ANSWER)
-        ]  # fmt: skip
-        for lengths, answer in steps:
-            self._prompts(lengths, answer)
-        self._growing()
-        self._real(self.engine.setting)
+        seqs = max(1, min(32, self._memory.together(2 * _SHORT, 32) if self._memory else 8))
+        rounds = 0
+        while rounds < 2 or (rounds < _ROUNDS and self._left() > SECONDS / 2):
+            for lengths, answer in (([_SHORT] * seqs, 1), ([_SHORT], _ANSWER), ([_SHORT] * seqs, _ANSWER)):
+                self._prompts(lengths, answer)
+            self._growing(rounds)
+            if not rounds:
+                self._real(self.engine.setting)
+            rounds += 1
         return {
             "key": dict(self.costs.models[self.label].key),
             "switches": [round(switched, 3)],
@@ -96,18 +99,20 @@ class _Calibration:
     def _left(self) -> float:
         return self._end - time.monotonic()
 
-    def _growing(self) -> None:
-        """Prompts of 256 tokens and more, each twice the one before, as long as half of the time lasts."""
-        length, took = 256, 0.0
-        most = self.engine.max_length - 8
-        while length <= most and self._left() > SECONDS / 3 + 3 * took:
+    def _growing(self, round: int) -> None:
+        """Prompts of 256 tokens and more, each twice the one before and the last as long as the setting allows.
+
+        In the first round as long as a half of the time lasts; in later ones, those that took little time.
+        """
+        most = self.engine.max_length - 1
+        length, took = min(256, most), 0.0
+        while self._left() > (SECONDS / 2 if not round else 0.0) + 3 * took:
             took = self._prompts([length], 1)
-            if length <= most // 2 or took < 0.5:
-                length *= 2
-            else:
+            if length == most:
                 break
-        if length // 2 >= 256 and self._left() > SECONDS / 3 + 2 * took:
-            self._prompts([length // 2], _ANSWER)  # decoding after a long prompt
+            length = min(2 * length, most)
+        if self._left() > 3 * took:
+            self._prompts([max(1, length // 2)], _ANSWER)  # decoding after a long prompt
 
     def _prompts(self, lengths: Sequence[int], answer: int) -> float:
         """Answer random prompts of these lengths with exactly `answer` tokens; the seconds that it took."""

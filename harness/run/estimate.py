@@ -1,4 +1,4 @@
-"""The rate of a session and the time that it still takes, from planned work, the clock, and the engine starts so far."""
+"""The rate of a session and the time that it still takes, from planned work, the clock and the engine starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says about memory and time: sizes of well-known models by hand, and a model of time that finds its own."""
+"""What a plan says about memory and time: sizes of well-known models by hand, and a fit that finds a known speed."""
 
 from __future__ import annotations
 
@@ -154,12 +154,14 @@ def test_weights_of_a_device() -> None:
 
 
 def test_a_token_is_multiplied_with_the_chosen_experts_alone() -> None:
-    shapes = {f"model.layers.0.mlp.experts.{i}.up_proj.weight": (8, 4) for i in range(8)}
+    shapes: dict[str, tuple[int, ...]] = {f"model.layers.0.mlp.experts.{i}.up_proj.weight": (8, 4) for i in range(8)}
     made = checkpoint({"num_experts": 8, "num_experts_per_tok": 2}, {**shapes, "model.layers.0.q.weight": (4, 4)})
     assert active_parameters(made) == 2 * 32 + 16
 
 
-LLAMA_TENSORS = {f"model.layers.{i}.w.weight": (4096, 53_000) for i in range(32)}  # about 7 billion parameters
+LLAMA_TENSORS: dict[str, tuple[int, ...]] = {
+    f"model.layers.{i}.w.weight": (4096, 53_000) for i in range(32)
+}  # about 7 billion parameters
 
 
 def test_what_cannot_fit_is_refused_with_the_option_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
