@@ -104,16 +104,18 @@ def looked(path: str, base: Path) -> str:
 def context(s: Source, value: Any, loc: Loc) -> ContextSetting | None:
     """An entry of `contexts`."""
     made = validate(s, ContextSetting, value, loc)
-    if made and made.yarn and made.max_length and made.yarn.reach < made.max_length:
-        factor, original, reach = made.yarn.factor, made.yarn.original_max_position_embeddings, made.yarn.reach
-        s.problem(
-            loc,
-            f"{subject(s, loc)}: yarn reaches factor {factor:g} x original {original} = {reach} tokens, less than "
-            f"max_length {made.max_length}; use a factor of at least {made.max_length / original:g}, "
-            f"or max_length: {reach}",
-        )
-        return None
-    return made
+    if made is None or made.max_length is None or made.declared_reach is None or made.max_length <= made.declared_reach:
+        return made
+    kind, own = ("yarn", made.yarn) if made.yarn else ("longrope", made.longrope)
+    assert own is not None
+    factor, original = own.factor, own.original_max_position_embeddings
+    s.problem(
+        loc,
+        f"{subject(s, loc)}: {kind} reaches factor {factor:g} x original {original} = {own.reach} tokens, less than "
+        f"max_length {made.max_length}; use a factor of at least {made.max_length / original:g}, "
+        f"or max_length: {own.reach}",
+    )
+    return None
 
 
 def benchmark(s: Source, value: Any, loc: Loc) -> BenchmarkEntry | None:

@@ -1,7 +1,7 @@
 """Seconds per unit of each quantity of work: from observations, with the arithmetic of the model as a first guess.
 
 An observation is (work, seconds). The time is taken to be linear in the quantities of `Work`, with coefficients that
-are not negative. Observations seldom tell six coefficients apart, so each is drawn towards the first guess, scaled to
+are not negative. Observations seldom tell seven coefficients apart, so each is drawn towards the first guess, scaled to
 the observed total (least squares with rows for the guess, as in ridge regression; Huber weights for outliers).
 """
 
@@ -25,6 +25,7 @@ _FLOPS = {"cpu": 2e10, "gpu": 2e14}  # per core, per GPU: multiplications and ad
 _BANDWIDTH = {"cpu": 1e10, "gpu": 2e12}  # bytes per second
 _STEP = {"cpu": 3e-3, "gpu": 3e-3}  # seconds of Python and kernel starts in a step
 _REQUEST = 1e-3
+_MADE = 1e-5  # per token: generating and encoding prompts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,7 @@ def first_guess(
     flops, bandwidth = _FLOPS[device] * units, _BANDWIDTH[device]
     return Speed(
         (
+            _MADE,
             _REQUEST + 2 * output / flops,
             2 * active / flops,
             4 * layers * heads * width / flops,

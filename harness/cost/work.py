@@ -1,4 +1,4 @@
-"""The work of an engine in the six quantities that its time is linear in."""
+"""The work of a run in the seven quantities that its time is taken to be linear in."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from harness.models.kv_cache import KvLayers
 class Work:
     """Sums over requests.
 
-    `requests`: their number. `computed`: prompt tokens that are not in the prefix cache. `pairs`: pairs of a computed
-    query and a key that it attends to, of one head, as a mean over layers (the quadratic part). `answers`: tokens that
-    are generated one by one. `steps`: passes through the model. `reads`: keys that the generated tokens attend to.
+    `made`: prompt tokens that are generated and encoded. `requests`: their number. `computed`: prompt tokens that are
+    not in the prefix cache. `pairs`: pairs of a computed query and a key that it attends to, of one head, as a mean
+    over layers (the quadratic part). `answers`: tokens that are generated one by one. `steps`: passes through the
+    model. `reads`: keys that the generated tokens attend to.
     """
 
+    made: float = 0.0
     requests: float = 0.0
     computed: float = 0.0
     pairs: float = 0.0
@@ -35,7 +37,7 @@ class Work:
         return Work(**{name: value * times for name, value in asdict(self).items()})
 
     def row(self) -> NDArray[np.float64]:
-        """The quantities as an array (6,), in the order of `QUANTITIES`."""
+        """The quantities as an array (7,), in the order of `QUANTITIES`."""
         return np.array(astuple(self), dtype=np.float64)
 
     def to_plain(self) -> dict[str, float]:
@@ -72,6 +74,7 @@ def work_of(
     computed = tokens - found * requests
     further = max(answer - 1.0, 0.0)
     return Work(
+        made=each,
         requests=requests,
         computed=computed,
         pairs=pairs * requests,
@@ -86,13 +89,15 @@ def expected_work(
 ) -> Work:
     """The work of a cell with so many samples, before one of them was made.
 
-    `answer`: tokens of an answer, as far as they are known. `block`: tokens of a block of the prefix cache, whose last,
-    broken block is never found; None: no prefix cache.
+    `answer`: tokens of an answer, as far as they are known. `block`: tokens of a block of the prefix cache, which finds
+    whole blocks alone; None: no prefix cache.
     """
     shared = 0.0
     if block is not None and samples > 1:
         each = (load.shared or 0.0) / load.requests
-        shared = max(0.0, each - block / 2) * load.requests * (samples - 1) / samples
+        # What is shared by few blocks is mostly the same beginning for all; else its length is anything.
+        whole = each // block * block if each < 4 * block else each - block / 2
+        shared = whole * load.requests * (samples - 1) / samples
     return (
         work_of(
             kv,

@@ -11,17 +11,18 @@ import random
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from harness.config import ContextSetting
 from harness.cost.known import write_speeds
-from harness.cost.work import work_of
+from harness.cost.work import Work, work_of
 from harness.engine.encoding import Encoder
 from harness.engine.engine import Engine
 from harness.engine.precision import hashed_options
-from harness.engine.requests import Answer, Completion, Prompt, Question
+from harness.engine.requests import Answer, Completion, Prompt, Question, prompt_tokens
 from harness.run.costs import Costs
 from harness.run.estimate import duration
 from harness.run.plan import Plan
@@ -133,7 +134,7 @@ class _Calibration:
         answers = list(self.engine.answer(iter(requests)))
         took = time.monotonic() - since
         completions = [a.tokens for a in answers if isinstance(a, Completion)]
-        work = sum(map(self._work(len(requests), cell), answers[1:]), self._work(len(requests), cell)(answers[0]))
+        work = sum(map(self._work(len(requests), cell), answers), Work())
         self._observations.append(
             {
                 "benchmark": cell.benchmark if cell else None,
@@ -142,7 +143,7 @@ class _Calibration:
                 "samples": len(answers),
                 "seconds": round(took, 4),
                 "answer": sum(completions) / len(completions) if cell and completions else None,
-                "work": work.to_plain(),
+                "work": replace(work, made=0.0).to_plain(),
             }
         )
         return took
@@ -165,9 +166,18 @@ class _Calibration:
         for cell in self._smallest(setting):
             if self._left() <= 0:
                 return
+            since = time.monotonic()
             requests = list(islice(self._requests(cell, setting), _SAMPLES))
+            self._note_making(requests, time.monotonic() - since)
             if requests:
                 self._observe(requests, cell)
+
+    def _note_making(self, requests: Sequence[Prompt | Question], took: float) -> None:
+        """Note how long samples took to make. A CPU engine needs the same cores; a GPU works meanwhile."""
+        devices = self.plan.devices
+        if devices is not None and devices.kind == "cpu":
+            work = Work(made=float(sum(map(prompt_tokens, requests))))
+            self._observations.append({"samples": len(requests), "seconds": round(took, 4), "work": work.to_plain()})
 
     def _smallest(self, setting: ContextSetting) -> list[Cell]:
         """One cell of each task; tasks with the longest answers first, since they are the least known."""

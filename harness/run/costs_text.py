@@ -87,6 +87,6 @@ def _parts(costs: Costs, samples: Mapping[Cell, int]) -> tuple[float, float, flo
         parts = costs.models[cell.model].speed.parts(work)
         reading = work.computed / costs.batch() / work.steps if work.steps else 0.0  # part of the steps
         attention += parts["pairs"]
-        prompts += parts["requests"] + parts["computed"] + parts["pairs"] + parts["steps"] * reading
+        prompts += parts["made"] + parts["requests"] + parts["computed"] + parts["pairs"] + parts["steps"] * reading
         answers += parts["answers"] + parts["reads"] + parts["steps"] * (1 - reading)
     return prompts, attention, answers

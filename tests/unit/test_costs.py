@@ -251,6 +251,9 @@ def test_what_prompts_share_is_counted_once() -> None:
     assert load == Load(tokens=5.0, requests=1.0, shared=4.0, answer=7.0)
     work = expected_work(load, None, samples=4, answer=7, together=1, batch=4096, block=1)
     assert work.computed == pytest.approx(20 - 4 * 3.5 * 3 / 4), "half a block is lost, and the first finds nothing"
+    assert (
+        expected_work(load, None, samples=4, answer=7, together=1, batch=4096, block=3).computed == 20 - 4 * 3 * 3 / 4
+    )
     assert expected_work(load, None, samples=4, answer=7, together=1, batch=4096, block=None).computed == 20
     question = Question("q", (((1, 2), (3, 4)), ((1, 2), (3, 5)), ((1, 2), (6,))))
     assert load_of([question]) == Load(tokens=5.0, requests=2.0, shared=2.0, answer=1.0)
@@ -260,8 +263,8 @@ def test_what_prompts_share_is_counted_once() -> None:
 def test_a_fit_finds_the_speed_and_predicts_another_plan() -> None:
     """Observations of a known speed, 5 % of noise: another mixture of work is predicted within 10 %."""
     rng = np.random.default_rng(0)
-    real = Speed((2e-3, 3e-5, 2e-9, 4e-4, 8e-3, 1e-7))
-    guess = Speed((1e-3, 1e-5, 1e-9, 1e-4, 3e-3, 1e-7))
+    real = Speed((1e-5, 2e-3, 3e-5, 2e-9, 4e-4, 8e-3, 1e-7))
+    guess = Speed((1e-5, 1e-3, 1e-5, 1e-9, 1e-4, 3e-3, 1e-7))
     seen = []
     for length, answer, n in ((32, 1, 32), (32, 24, 1), (32, 24, 32), (1024, 1, 1), (8192, 1, 1), (16384, 1, 1)):
         work = work_of(None, tokens=length, cached=0, answer=answer, together=n) * n
