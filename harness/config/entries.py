@@ -157,6 +157,27 @@ def benchmark(s: Source, value: Any, loc: Loc) -> BenchmarkEntry | None:
     return validate(s, cls, {**inner, **outer}, loc, at)
 
 
+def with_files(
+    s: Source, entry: BenchmarkEntry | None, loc: Loc, base: Path, check_paths: bool
+) -> BenchmarkEntry | None:
+    """`entry` with the files that it names found (absolute); what is there as a folder or not at all is a problem.
+
+    A name without a dot or a slash is a word of the entry's own, such as `combined`.
+    """
+    if entry is None:
+        return None
+    for name in type(entry).FILES:
+        value = getattr(entry, name)
+        if not isinstance(value, str) or not ("." in value or "/" in value):
+            continue
+        found = find(value, base)
+        if found is not None and found.is_file():
+            entry = entry.model_copy(update={name: str(found)})
+        elif check_paths:
+            s.problem((*loc, name), f"{subject(s, loc)}: {name}: no file {value!r}{looked(value, base)}")
+    return entry
+
+
 def shown(value: Any) -> str:
     """A value as it is put into an error."""
     return "empty" if value is None else f"{value!r}" if not isinstance(value, list | dict) else type(value).__name__

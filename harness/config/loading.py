@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.config import yaml_text
 from harness.config.checks import distinct_cells, distinct_labels, known_contexts, lengths_fit, table_names
-from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate
+from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate, with_files
 from harness.config.fields import Entry
 from harness.config.overrides import Options, apply_overrides
 from harness.config.vocabulary import BenchmarkEntry, Config, ContextSetting, EngineOptions, Model
@@ -67,7 +67,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
     engine = validate(s, EngineOptions, s.data.get("engine") or {}, ("engine",)) or EngineOptions()
     models = entries(s, "models", lambda v, loc: model(s, v, loc, base, check_paths, engine.dtype))
     contexts = entries(s, "contexts", lambda v, loc: context(s, v, loc))
-    benchmarks = entries(s, "benchmarks", lambda v, loc: benchmark(s, v, loc))
+    benchmarks = entries(s, "benchmarks", lambda v, loc: with_files(s, benchmark(s, v, loc), loc, base, check_paths))
     if "contexts" not in s.data:
         contexts = [((), ContextSetting(label="native"))]
     for key in ("models", "contexts"):

@@ -187,6 +187,9 @@ class BenchmarkEntry(Entry):
     LIST_MEANS: ClassVar[str] = ""
     """The field that is meant where a name or a list stands in place of the nested mapping: `{mmlu: [anatomy]}`."""
 
+    FILES: ClassVar[tuple[str, ...]] = ()
+    """Fields that may name a file: from the current directory, else from the config's."""
+
     contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
 
     registered: ClassVar[dict[str, type[BenchmarkEntry]]] = {}
