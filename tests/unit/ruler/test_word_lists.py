@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_what_is_missing_is_named_with_what_else_can_be_done(bpe4k: Any) -> None
 
 
 def test_another_list_is_used_and_its_mistakes_have_a_place(bpe4k: Any, tmp_path: Path) -> None:
-    words = [f"{a}{b}" for a in all_words()[::60] for b in all_words()[:100]]
+    words = ["".join(letters) for letters in itertools.product("abcdefghijklmnopqrstuvwxyz", repeat=3)]
     file = tmp_path / "words.txt"
     file.write_text("\n".join([*words, words[0], ""]))
     assert words_of_file(file) == tuple(dict.fromkeys(words))
