@@ -12,10 +12,12 @@ from harness.figures.heat import heat_figure, largest_difference
 from harness.figures.probe import probe_figures
 from harness.figures.style import PAPER, drawing
 from harness.figures.svg import stand_alone
+from harness.figures.wavelengths import wavelength_figure
 from harness.store import Store
 from harness.tables.comparisons import lines, task_marks
 from harness.tables.curves import Grid, grids_of, scored_over_length
 from harness.tables.family import adjust_lines
+from harness.tables.wavelengths import wavelengths
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
@@ -76,7 +78,9 @@ def _figures(store: Store, baseline: str | None, candidate: str | None, full: bo
     found = drawn(store)
     probed = list(probe_figures(store))
     yield from probed
-    if not found.lines and probed:
+    if encodings := wavelengths(store):
+        yield "wavelengths", wavelength_figure(encodings)
+    if not found.lines and (probed or encodings):
         return
     if not found.lines:
         raise GatedevalError(f"{store.path} has no RULER average to draw: `gatedeval table` says what is missing")

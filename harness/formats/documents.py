@@ -71,6 +71,9 @@ class RunModel(Document):
     """sha256 of the tokenizer's files."""
     max_lengths: dict[str, Count] = {}
     """Context label -> the longest prompt plus answer, in tokens."""
+    rotary: dict[str, Any] = {}
+    """Context label -> `frequencies` (radians per position of every rotated pair), `factor` on cos and sin, `trained`
+    (tokens)."""
     engine: dict[str, Any] = {}
     """What the engine reported: dtype that ran, device, ranks, seconds, tokens."""
 

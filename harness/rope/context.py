@@ -131,6 +131,16 @@ def rope_at_start(setting: ContextSetting, checkpoint_config: Mapping[str, Any],
     return rope_of(plain, checkpoint_config)
 
 
+def trained_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> int:
+    """The length that the setting stretches, in tokens: its own original length, else the checkpoint's."""
+    theta, positions, declared = _read(checkpoint_config)
+    parameters = _parameters(setting, theta, positions, declared)
+    original = parameters.get("original_max_position_embeddings") or (declared or {}).get(
+        "original_max_position_embeddings"
+    )
+    return int(original or positions)
+
+
 def _head_dim(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
 
