@@ -49,6 +49,8 @@ def described(one: Wavelengths) -> str:
 
 
 def _draw(panel: Axes, one: Wavelengths, *, title: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     names = list(one.curves)
     for context, turns in one.curves.items():
         style = look(context, names)
@@ -64,6 +66,8 @@ def _draw(panel: Axes, one: Wavelengths, *, title: bool) -> None:
         )  # fmt: skip
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    panel.minorticks_off()
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set(xlabel="rotated pair of dimensions", ylabel="wavelength, tokens")
     panel.grid(axis="y")
     if title:
