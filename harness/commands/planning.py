@@ -22,7 +22,7 @@ def planned_for(config: Config, device_memory: float | None) -> Plan:
     options = config.engine
     count = options.tensor_parallel_size * options.pipeline_parallel_size
     name = f"GPU of {device_memory:g} GiB"
-    return build(config, devices=Devices(kind="gpu", memory=device_memory * GIB, count=count, name=name))
+    return build(config, devices=Devices(kind="gpu", memory=device_memory * GIB, count=count, name=name, assumed=True))
 
 
 def measured(plan: Plan, path: Path) -> None:

@@ -52,11 +52,21 @@ def to_dict(config: Config) -> dict[str, Any]:
     """The resolved config as JSON-able data in the file's own form: `from_dict(to_dict(c)) == c`."""
     data = config.model_dump(mode="json")
     data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry alone
+    for setting in data["contexts"]:
+        _drop_unset(setting, ("ntk", "llama3", "longrope"))
+        _drop_unset(setting.get("yarn") or {}, ("mscale", "mscale_all_dim"))
     if not config.benchmarks:  # a config of probes alone
         del data["benchmarks"]
     if config.probe is None:
         del data["probe"]
     return data
+
+
+def _drop_unset(entry: dict[str, Any], keys: tuple[str, ...]) -> None:
+    """Drop keys that older versions do not have where they are not set: the data of their configs stays the same."""
+    for key in keys:
+        if key in entry and entry[key] is None:
+            del entry[key]
 
 
 def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Config:

@@ -32,6 +32,7 @@ class Devices:
     count: int = 1
     cores: int = 1
     name: str = ""
+    assumed: bool = False  # not this machine's
 
     @property
     def units(self) -> int:

@@ -31,6 +31,7 @@ class ModelCost:
     key: Mapping[str, Any]
     known: Known
     speed: Speed
+    guess: Speed
 
     @property
     def measured(self) -> bool:
@@ -60,7 +61,7 @@ class Costs:
             units=devices.units,
         )
         known = self._records.of(key)
-        return ModelCost(key, known, fit(known.observations, guess))
+        return ModelCost(key, known, fit(known.observations, guess), guess)
 
     @property
     def measured(self) -> bool:
@@ -109,8 +110,9 @@ class Costs:
         return self.models[cell.model].speed.seconds(self.work(cell, samples))
 
     def weights(self) -> dict[Cell, float]:
-        """Cell -> the time of one of its samples; in seconds where `measured`."""
-        return {cell: self.seconds(cell, n) / n for cell, n in self.plan.cells.items() if n}
+        """Cell -> the time of one of its samples; in seconds where `measured`, else in proportion alone."""
+        speeds = {label: cost.speed if self.measured else cost.guess for label, cost in self.models.items()}
+        return {cell: speeds[cell.model].seconds(self.work(cell, n)) / n for cell, n in self.plan.cells.items() if n}
 
     def engines(self, label: str, settings: int) -> int:
         """Engine starts of a model with cells under so many settings."""

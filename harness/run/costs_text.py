@@ -52,6 +52,8 @@ def time_text(costs: Costs, samples: Mapping[Cell, int]) -> list[str]:
     if not samples:
         return []
     unknown = [label for label in costs.unmeasured() if any(cell.model == label for cell in samples)]
+    if unknown and costs.plan.devices is not None and costs.plan.devices.assumed:
+        return [f"time: not known on {costs.plan.devices.name}"]
     if unknown:
         return [
             f"time: not known for {', '.join(unknown)}: no run in {costs.plan.config.results} tells the speed on this"
