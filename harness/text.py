@@ -40,6 +40,26 @@ def read_length(text: str) -> int:
     return int(match[1]) << {"": 0, "K": 10, "M": 20}[match[2].upper()]
 
 
+_SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def read_time(text: str) -> float:
+    """Seconds of a time as people write it: 2h, 90min, 1h30m, 45 s.
+
+    Raises:
+        ValueError: anything else; the message says what it should be.
+    """
+    given = text.strip().lower()
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", given)
+    whole = re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?\s*[a-z]+\s*)+", given)
+    if not whole or any(unit not in _SECONDS for _, unit in parts):
+        raise ValueError("should be a time with its unit, such as 2h, 90min or 1h30m")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds <= 0:
+        raise ValueError("should be more than nothing, such as 2h or 90min")
+    return seconds
+
+
 def counted(number: int | str, noun: str) -> str:
     """ "1 sample", "2 samples", "20 to 500 samples", "no samples". `noun`: in the singular; its plural ends in s."""
     return f"{number} {noun}" + ("" if str(number) == "1" else "s")

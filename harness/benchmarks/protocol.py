@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 from harness.config import BenchmarkEntry, Config
 from harness.data.folder import DataFolder
 from harness.engine.encoding import encode_sample, sizes
+from harness.engine.load import Load, load_of
 from harness.engine.requests import SampleRequest
 from harness.models.thinking import Thinking
 from harness.models.tokenizer import NO_THINKING, Tokenizer
@@ -48,6 +49,7 @@ class Measured:
     prompt_tokens: int  # of all samples together; of a cell with a length, an upper bound
     longest: int  # the longest prompt plus its answer
     refusal: str | None = None  # why the cell cannot be run, whatever its prompts take
+    load: Load | None = None  # what a sample asks of an engine; None: as much as fills the cell's length
 
 
 class Benchmark(BenchmarkEntry):
@@ -91,12 +93,14 @@ class Benchmark(BenchmarkEntry):
             GatedevalError: as `requests`.
         """
         total = longest = 0
+        requests = []
         for sample in self.requests(cell, setup, max_length):
             request = encode_sample(sample, setup.tokenizer, setup.thinking, max_length)
             prompt, with_answer = sizes(request)
             total += prompt
             longest = max(longest, with_answer)
-        return Measured(total, longest)
+            requests.append(request)
+        return Measured(total, longest, load=load_of(requests))
 
     def depends_on_limit(self, cell: Cell, data: DataFolder) -> bool:
         """Whether the cell's prompts differ between context settings of different longest lengths. Here: those that

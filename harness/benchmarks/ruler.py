@@ -6,26 +6,33 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from harness.benchmarks.presentation import Beside, Planned, Presentation, register, span_text
 from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.benchmarks.ruler_prompts import Prompts
 from harness.config import BenchmarkEntry
-from harness.config.fields import AsTuple, Length, Positive, names_of
+from harness.config.fields import AsTuple, Length, Positive, Text, names_of
+from harness.data.files import sha256_of
 from harness.data.folder import DataFolder
 from harness.engine.encoding import check_counted, encode_sample
+from harness.engine.load import load_of
 from harness.engine.requests import Answer, SampleRequest
 from harness.text import counted
 from harness.types import Cell, GatedevalError
 from tasks.ruler import NEEDS, TASKS, WORD_BOUNDED, Request, generate, scores
 from tasks.ruler.lengths import check
+from tasks.ruler.request import COMBINED
 
 _log = logging.getLogger("gatedeval")
-_UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
-"""The options and what NVIDIA/RULER does. answer_tokens None: each task's own budget."""
+_UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None, "word_list": None}
+"""The options and what NVIDIA/RULER does. answer_tokens None: each task's own budget; word_list None: its own."""
+_ADDED = ("answer_tokens", "word_list")
+_COMPARED, _COMPARED_AT_MOST = 5, 16384
+"""Samples of a task's smallest length that a plan compares to see what they share, and the longest such length."""
 
 
 class Ruler(Benchmark):
@@ -40,6 +47,9 @@ class Ruler(Benchmark):
     profile: Literal["nvidia", "fair"] = "nvidia"
     answer_prefix: Literal["append", "drop"] = "append"
     answer_tokens: Positive | None = None  # the answer's budget; None: the task's own
+    word_list: Text | None = None  # cwe's words beyond 8,166: a file, or combined; None: upstream's english_words.json
+
+    FILES: ClassVar[tuple[str, ...]] = ("word_list",)
 
     @field_validator("lengths")
     @classmethod
@@ -47,6 +57,16 @@ class Ruler(Benchmark):
         if len(set(value)) < len(value):
             raise ValueError(f"has {next(n for n in value if value.count(n) > 1)} twice")
         return tuple(sorted(value))
+
+    @model_validator(mode="after")
+    def _combined_is_fair(self) -> Ruler:
+        if self.word_list is not None and self.word_list != COMBINED and not set("/.") & set(self.word_list):
+            raise ValueError(
+                f"word_list {self.word_list!r}: should be a file (with a dot or a slash in its name), or combined"
+            )
+        if self.word_list == COMBINED and self.profile != "fair":
+            raise ValueError("word_list: combined is not upstream's list; use it with profile: fair, or name a file")
+        return self
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -68,8 +88,15 @@ class Ruler(Benchmark):
         return "two RULER entries with different profile or answer_prefix; make two configs"
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry; `answer_tokens` only where it is set, so that older configs stay the same."""
-        return {k: v for k, v in super().to_dict().items() if k != "answer_tokens" or v is not None}
+        """The entry; `answer_tokens` and `word_list` only where they are set, so that older configs stay the same."""
+        return {k: v for k, v in super().to_dict().items() if k not in _ADDED or v is not None}
+
+    def word_list_named(self) -> str | None:
+        """What tables call the word list: its file's name and the beginning of its hash; None: upstream's."""
+        if self.word_list is None or self.word_list == COMBINED:
+            return self.word_list
+        file = Path(self.word_list)
+        return f"{file.name} (sha256 {sha256_of(file)[:12]})" if file.is_file() else file.name
 
     def data_names(self) -> tuple[str, ...]:
         """What the tasks are made from: essays, SQuAD, HotpotQA."""
@@ -120,30 +147,36 @@ class Ruler(Benchmark):
             profile=self.profile,
             answer_prefix=self.answer_prefix,
             answer_tokens=self.answer_tokens,
+            words=self.word_list,
         )
 
     def measure(self, cell: Cell, setup: Setup, max_length: int) -> Measured:
         """At most the length, each. What no row can have a place for is found here, for all rows.
 
-        The first sample is made and encoded as it would be sent.
+        The first sample is made and encoded as it would be sent; of the smallest length a few, to see what they share.
         """
-        refusal = None
+        refusal, encoded = None, []
+        compare = cell.length == min(self.lengths) and cell.length <= _COMPARED_AT_MOST
         try:
             prompts = Prompts(self._request(cell, setup), setup)
             check(replace(prompts.request, reserved=prompts.reserved))
-            for sample in islice(self.requests(cell, setup, max_length), 1):
+            for sample in islice(self.requests(cell, setup, max_length), _COMPARED if compare else 1):
                 request = encode_sample(sample, setup.tokenizer, setup.thinking)
                 check_counted(sample, request)
+                encoded.append(request)
         except GatedevalError as error:
             refusal = f"{error} (model {cell.model!r})"
-        return Measured(self.samples * cell.length, cell.length, refusal)
+        load = load_of(encoded)
+        return Measured(
+            self.samples * cell.length, cell.length, refusal, load if compare else replace(load, shared=None)
+        )
 
     @classmethod
     def divergences(cls, entries: Sequence[Self]) -> dict[str, Any]:
         """Options that are not upstream's: one value where all entries share it, else each with tasks and lengths."""
         found: dict[str, Any] = {}
         for name, upstream in _UPSTREAM.items():
-            values = [getattr(b, name) for b in entries]
+            values = [b.word_list_named() if name == "word_list" else getattr(b, name) for b in entries]
             if len(set(values)) == 1 and values[0] != upstream:
                 found[f"ruler {name}"] = values[0]
             elif len(set(values)) > 1:
@@ -187,7 +220,7 @@ def _ruler_caption(planned: Planned) -> str:
     options = "".join(
         f"; {key.replace('_', ' ')} {value}"
         for key, value in (planned.entry or {}).items()
-        if key not in ("ruler", "lengths", "samples", "answer_tokens")  # the last is among the divergences
+        if key not in ("ruler", "lengths", "samples", *_ADDED)  # the last are among the divergences
     )
     weights = " with equal weight" if len(planned.tasks) > 1 else ""
     return f"RULER: mean of {over}{weights}, {_ruler_samples(planned)}, official string-match scoring{options}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shlex
@@ -14,6 +15,7 @@ import click
 from harness.commands.options import (
     FORMATS,
     PATH,
+    budget_option,
     config_options,
     data_option,
     length_option,
@@ -25,41 +27,79 @@ from harness.commands.options import (
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.run.budget import Budget
+    from harness.run.plan import Plan
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
 
 
+# fmt: off
 @click.command()
 @config_options
 @click.option("--output", "-o", type=PATH, help="Run directory (default: RESULTS/NAME from the config).")
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True, help="Format of the final table.")
+@budget_option
 @quiet_option
 def run(
-    config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool
+    config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, budget: float | None,
+    quiet: bool,
 ) -> None:
+    # fmt: on
     """Run CONFIG and print the table. The same command continues an interrupted run.
 
     CONFIG is a YAML file. If there is no such file, configs/NAME.yaml means the config NAME that comes with gatedeval.
+
+    With --budget, every task gets the same number of samples: the largest for which the whole run is predicted to fit
+    into the time, at most what CONFIG asks for. The plan is shown before it starts. A model whose speed on this machine
+    is not known yet is measured first.
     """
     with stdout_is_data() as out:
         loaded = load_config(config, overrides, data)
-        state = print_run(loaded, output or loaded.results / loaded.name, quiet, out, fmt)
+        path = output or loaded.results / loaded.name
+        fits = None
+        if budget is not None:
+            loaded, fits = within_budget(loaded, path, budget, quiet)
+        state = print_run(loaded, path, quiet, out, fmt, fits)
     if state != "complete":
         sys.exit(1)
 
 
 @click.command()
 @config_options
-def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
-    """Show CONFIG's cells, samples, prompt tokens and errors, without loading a model."""
-    from harness.run.plan import build
-    from harness.run.plan_text import render
+@budget_option
+@click.option("--measure", is_flag=True, help="Measure the speed of models that no earlier run tells.")
+@click.option(
+    "--device-memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
+    help="Plan for GPUs of so many GiB each, instead of this machine's devices.",
+)  # fmt: skip
+def plan(
+    config: Path, overrides: tuple[str, ...], data: Path | None, budget: float | None, measure: bool,
+    device_memory: float | None,
+) -> None:
+    # fmt: on
+    """Show CONFIG's cells, samples, prompt tokens, memory, time and errors, without loading a model.
+
+    Memory is computed from the checkpoints' headers; what cannot fit the device is an error that names the option to
+    change. Time is known where the results folder has a run with a model of the same shape on this machine, or after
+    --measure, which starts each model's engine and measures for about ten seconds (kept in RESULTS/speeds.json).
+
+    \b
+      gatedeval plan configs/table5.yaml                       what would run, and whether it fits
+      gatedeval plan configs/demo.yaml --measure               how long it will take
+      gatedeval plan configs/demo.yaml --budget 2min           how many samples fit into that time
+      gatedeval plan configs/table5.yaml --device-memory 80    whether it would fit 80 GiB GPUs
+    """
+    from harness.commands.planning import fitted, measured, planned_for, show
 
     loaded = load_config(config, overrides, data)
-    built = build(loaded)
-    if built.cells:  # else everything was refused, and a table of zeros would say nothing
-        print(render(built))
+    path = loaded.results / loaded.name
+    built = planned_for(loaded, device_memory)
+    if measure and not built.refusals:
+        measured(built, path)
+    if budget is not None and not built.refusals:
+        built = planned_for(fitted(built, budget, path).apply(loaded), device_memory)
+    show(built, path, sys.stdout)
     built.check()
     if loaded.probe is not None:
         from harness.run.probe_plan import plan_probes
@@ -161,12 +201,33 @@ def packaged_config(name: str) -> Config:
     return load(CONFIGS / f"{name}.yaml")
 
 
-def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "md") -> str:
+def within_budget(config: Config, path: Path, seconds: float, quiet: bool) -> tuple[Config, Budget]:
+    """`config` with as many samples as fit into `seconds`, and what is recorded of it; on stderr, the plan.
+
+    A run directory that was begun with the same budget keeps its numbers: the same command continues it.
+    """
+    from harness.commands.planning import fitted, measured, planned_for, show
+    from harness.run.budget import recorded
+
+    if (budget := recorded(path, config, seconds)) is not None:
+        return budget.apply(config), budget
+    built = planned_for(config, None)
+    built.check()
+    measured(built, path)
+    budget = fitted(built, seconds, path)
+    if not quiet:
+        show(planned_for(budget.apply(config), None), path, sys.stderr)
+    return budget.apply(config), budget
+
+
+def print_run(
+    config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "md", budget: Budget | None = None
+) -> str:
     """Run `config` into the directory `path`, print its table to `out`, and return the run's state."""
     from harness.export import export_run
     from harness.store.probes import Probes
 
-    state = evaluate(config, path, quiet)
+    state = evaluate(config, path, quiet, budget)
     if config.benchmarks:
         print(export_run(path, style="table5", fmt=fmt), end="", file=out)
     if config.probe is not None and Probes(path).records():
@@ -174,8 +235,12 @@ def print_run(config: Config, path: Path, quiet: bool, out: TextIO, fmt: str = "
     return state
 
 
-def evaluate(config: Config, path: Path, quiet: bool) -> str:
-    """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state."""
+def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = None) -> str:
+    """Plan `config` and run it into `path`; say on stderr how it went, and return the run's state.
+
+    `budget`: what gave the config its numbers of samples, for run.json.
+    """
+    from harness.run.costs import Costs, results_of
     from harness.run.plan import build, recorded_date
     from harness.run.probe_plan import plan_probes
     from harness.run.progress import Progress
@@ -192,10 +257,12 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
             plan = build(config, recorded_date(path))
             plan.check()
+            plan.budget = dataclasses.asdict(budget) if budget is not None else None
             # a text that is too short is told before hours of samples
             probes = plan_probes(plan, config.probe) if config.probe is not None else None
-            progress = Progress(plan, quiet=quiet)
-            state, tally = run_plan(plan, path, progress=progress, probes=probes)
+            costs = Costs(plan, results_of(path, plan))
+            progress = Progress(plan, quiet=quiet, costs=costs)
+            state, tally = run_plan(plan, path, progress=progress, probes=probes, costs=costs)
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)

@@ -45,6 +45,23 @@ def length_option(text: str) -> int:
         raise click.BadParameter(f"{text!r} {error}") from error
 
 
+def _budget(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    from harness.text import read_time
+
+    try:
+        return read_time(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}") from error
+
+
+budget_option = click.option(
+    "--budget", metavar="TIME", callback=_budget,
+    help="The most time that the run may take, e.g. 2h, 90min, 1h30m: fewer samples where it would take longer.",
+)  # fmt: skip
+
+
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """CONFIG, --set and --data."""
     for option in (overrides_option, data_option, click.argument("config", type=PATH)):

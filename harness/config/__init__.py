@@ -4,6 +4,7 @@ from harness.config.loading import from_dict, load, to_dict
 from harness.config.overrides import Options
 from harness.config.table import TableOptions
 from harness.config.vocabulary import (
+    SCALINGS,
     BenchmarkEntry,
     Config,
     ContextSetting,
@@ -14,6 +15,7 @@ from harness.config.vocabulary import (
 )
 
 __all__ = [
+    "SCALINGS",
     "BenchmarkEntry",
     "Config",
     "ContextSetting",

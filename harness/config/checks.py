@@ -119,7 +119,7 @@ def lengths_fit(
     s: Source, contexts: list[ContextSetting], expected: int, benchmarks: list[tuple[Loc, BenchmarkEntry]]
 ) -> None:
     """A length that no context can hold would give a column of dashes. Native limits are the plan's to check."""
-    limits = {c.label: c.max_length or (c.yarn.reach if c.yarn else None) for c in contexts}
+    limits = {c.label: c.max_length or c.declared_reach for c in contexts}
     if len(contexts) < expected or not limits or None in limits.values():
         return
     best = max(limits, key=lambda label: limits[label] or 0)

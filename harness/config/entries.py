@@ -104,16 +104,18 @@ def looked(path: str, base: Path) -> str:
 def context(s: Source, value: Any, loc: Loc) -> ContextSetting | None:
     """An entry of `contexts`."""
     made = validate(s, ContextSetting, value, loc)
-    if made and made.yarn and made.max_length and made.yarn.reach < made.max_length:
-        factor, original, reach = made.yarn.factor, made.yarn.original_max_position_embeddings, made.yarn.reach
-        s.problem(
-            loc,
-            f"{subject(s, loc)}: yarn reaches factor {factor:g} x original {original} = {reach} tokens, less than "
-            f"max_length {made.max_length}; use a factor of at least {made.max_length / original:g}, "
-            f"or max_length: {reach}",
-        )
-        return None
-    return made
+    if made is None or made.max_length is None or made.declared_reach is None or made.max_length <= made.declared_reach:
+        return made
+    kind, own = ("yarn", made.yarn) if made.yarn else ("longrope", made.longrope)
+    assert own is not None
+    factor, original = own.factor, own.original_max_position_embeddings
+    s.problem(
+        loc,
+        f"{subject(s, loc)}: {kind} reaches factor {factor:g} x original {original} = {own.reach} tokens, less than "
+        f"max_length {made.max_length}; use a factor of at least {made.max_length / original:g}, "
+        f"or max_length: {own.reach}",
+    )
+    return None
 
 
 def benchmark(s: Source, value: Any, loc: Loc) -> BenchmarkEntry | None:
@@ -153,6 +155,27 @@ def benchmark(s: Source, value: Any, loc: Loc) -> BenchmarkEntry | None:
         return (*loc, *below) if below[:1] and below[0] in outer else (*loc, key, *below)
 
     return validate(s, cls, {**inner, **outer}, loc, at)
+
+
+def with_files(
+    s: Source, entry: BenchmarkEntry | None, loc: Loc, base: Path, check_paths: bool
+) -> BenchmarkEntry | None:
+    """`entry` with the files that it names found (absolute); what is there as a folder or not at all is a problem.
+
+    A name without a dot or a slash is a word of the entry's own, such as `combined`.
+    """
+    if entry is None:
+        return None
+    for name in type(entry).FILES:
+        value = getattr(entry, name)
+        if not isinstance(value, str) or not ("." in value or "/" in value):
+            continue
+        found = find(value, base)
+        if found is not None and found.is_file():
+            entry = entry.model_copy(update={name: str(found)})
+        elif check_paths:
+            s.problem((*loc, name), f"{subject(s, loc)}: {name}: no file {value!r}{looked(value, base)}")
+    return entry
 
 
 def shown(value: Any) -> str:

@@ -86,6 +86,8 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 Positive = Annotated[int, BeforeValidator(_whole), Field(gt=0)]
 Natural = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 Factor = Annotated[float, BeforeValidator(_factor), Field(ge=1)]
+PairFactor = Annotated[float, Field(gt=0)]
+"""How many times slower a pair of dimensions rotates."""
 Text = Annotated[str, Field(min_length=1)]
 FilePath = Annotated[Path, BeforeValidator(_path)]
 AsTuple = BeforeValidator(_tuple)

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.config import yaml_text
 from harness.config.checks import arms_fit, distinct_cells, distinct_labels, known_contexts, lengths_fit, table_names
-from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate
+from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate, with_files
 from harness.config.fields import Entry
 from harness.config.overrides import Options, apply_overrides
 from harness.config.vocabulary import BenchmarkEntry, Config, ContextSetting, EngineOptions, Model
@@ -52,6 +52,9 @@ def to_dict(config: Config) -> dict[str, Any]:
     """The resolved config as JSON-able data in the file's own form: `from_dict(to_dict(c)) == c`."""
     data = config.model_dump(mode="json")
     data["benchmarks"] = [b.to_dict() for b in config.benchmarks]  # the dump has the fields of BenchmarkEntry alone
+    for setting in data["contexts"]:
+        _drop_unset(setting, ("ntk", "llama3", "longrope"))
+        _drop_unset(setting.get("yarn") or {}, ("mscale", "mscale_all_dim"))
     if not config.benchmarks:  # a config of probes alone
         del data["benchmarks"]
     if config.probe is None:
@@ -62,6 +65,13 @@ def to_dict(config: Config) -> dict[str, Any]:
     return data
 
 
+def _drop_unset(entry: dict[str, Any], keys: tuple[str, ...]) -> None:
+    """Drop keys that older versions do not have where they are not set: the data of their configs stays the same."""
+    for key in keys:
+        if key in entry and entry[key] is None:
+            del entry[key]
+
+
 def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Config:
     if not isinstance(s.data, dict):
         raise GatedevalError(f"{s.place(())}: a config is a mapping (name:, models:, ...), not {shown(s.data)}")
@@ -70,7 +80,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
     engine = validate(s, EngineOptions, s.data.get("engine") or {}, ("engine",)) or EngineOptions()
     models = entries(s, "models", lambda v, loc: model(s, v, loc, base, check_paths, engine.dtype))
     contexts = entries(s, "contexts", lambda v, loc: context(s, v, loc))
-    benchmarks = entries(s, "benchmarks", lambda v, loc: benchmark(s, v, loc))
+    benchmarks = entries(s, "benchmarks", lambda v, loc: with_files(s, benchmark(s, v, loc), loc, base, check_paths))
     if "contexts" not in s.data:
         contexts = [((), ContextSetting(label="native"))]
     for key in ("models", "contexts"):

@@ -20,6 +20,7 @@ from harness.config.fields import (
     Length,
     Natural,
     OneOrMore,
+    PairFactor,
     Positive,
     Text,
     Whole,
@@ -65,7 +66,9 @@ class Yarn(Entry):
     original_max_position_embeddings: Length  # tokens
     beta_fast: float = Field(default=32.0, gt=0)
     beta_slow: float = Field(default=1.0, gt=0)
-    attention_factor: float | None = Field(default=None, gt=0)  # None: 0.1 ln(factor) + 1
+    attention_factor: float | None = Field(default=None, gt=0)  # None: from mscale, else 0.1 ln(factor) + 1
+    mscale: float | None = Field(default=None, gt=0)  # DeepSeek's form of the factor on cos and sin, see `_mscales`
+    mscale_all_dim: float | None = Field(default=None, gt=0)
 
     @property
     def reach(self) -> int:
@@ -78,12 +81,64 @@ class Yarn(Entry):
             raise ValueError(f"beta_fast {self.beta_fast:g} must be above beta_slow {self.beta_slow:g} (usually 32, 1)")
         return self
 
+    @model_validator(mode="after")
+    def _mscales(self) -> Yarn:
+        if (self.mscale is None) != (self.mscale_all_dim is None):
+            raise ValueError(
+                "mscale and mscale_all_dim belong together: one without the other has no effect; give both"
+            )
+        if self.mscale is not None and self.attention_factor is not None:
+            raise ValueError("attention_factor and mscale exclude one another: both set the factor on cos and sin")
+        return self
+
+
+class Llama3(Entry):
+    """Llama 3.1's scaling: slow dimensions are interpolated by the factor, fast ones kept (transformers `llama3`)."""
+
+    factor: float = Field(ge=1)
+    original_max_position_embeddings: Length  # tokens
+    low_freq_factor: float = Field(default=1.0, gt=0)
+    high_freq_factor: float = Field(default=4.0, gt=0)
+
+    @model_validator(mode="after")
+    def _bands(self) -> Llama3:
+        low, high = self.low_freq_factor, self.high_freq_factor
+        if high <= low:
+            raise ValueError(f"high_freq_factor {high:g} must be above low_freq_factor {low:g} (usually 4, 1)")
+        return self
+
+
+class LongRope(Entry):
+    """LongRoPE (Ding et al. 2024, arXiv 2402.13753): a factor of its own for every rotated pair of dimensions."""
+
+    short_factor: Annotated[tuple[PairFactor, ...], AsTuple, Field(min_length=1)]  # up to the original length
+    long_factor: Annotated[tuple[PairFactor, ...], AsTuple, Field(min_length=1)]  # beyond it
+    original_max_position_embeddings: Length  # tokens
+    factor: float = Field(ge=1)  # how many times longer the context is
+    attention_factor: float | None = Field(default=None, gt=0)  # None: sqrt(1 + ln(factor) / ln(original))
+
+    @property
+    def reach(self) -> int:
+        """The longest prompt plus answer, in tokens."""
+        return stretched_length(self.factor, self.original_max_position_embeddings)
+
+    @model_validator(mode="after")
+    def _same_size(self) -> LongRope:
+        short, long = len(self.short_factor), len(self.long_factor)
+        if short != long:
+            raise ValueError(f"short_factor has {short} numbers and long_factor {long}; both have one per rotated pair")
+        return self
+
+
+SCALINGS = ("yarn", "linear", "dynamic", "ntk", "llama3", "longrope")
+"""The keys of a context setting that change how positions are encoded. They exclude one another."""
+
 
 class ContextSetting(Entry):
     """How positions are encoded and how long prompt plus answer may be, in tokens.
 
-    At most one of `yarn`, `linear`, `dynamic` is set; none of them and no `rope_theta` is the checkpoint's own
-    setting ("native"). `max_length` None means the checkpoint's own limit.
+    At most one of `SCALINGS` is set; none of them and no `rope_theta` is the checkpoint's own setting ("native").
+    `max_length` None means the checkpoint's own limit.
     """
 
     label: Text
@@ -92,10 +147,19 @@ class ContextSetting(Entry):
     yarn: Yarn | None = None
     linear: Factor | None = None  # position interpolation factor
     dynamic: Factor | None = None  # dynamic NTK factor
+    ntk: Factor | None = None  # NTK-aware factor: another base, the same for all lengths
+    llama3: Llama3 | None = None
+    longrope: LongRope | None = None
+
+    @property
+    def declared_reach(self) -> int | None:
+        """The longest length that the setting itself names by factor and original length; None: it names none."""
+        own = self.yarn or self.longrope
+        return own.reach if own is not None else None
 
     @model_validator(mode="after")
     def _one_kind_of_scaling(self) -> ContextSetting:
-        kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(self, k) is not None]
+        kinds = [k for k in SCALINGS if getattr(self, k) is not None]
         if len(kinds) > 1:
             raise ValueError(f"{' and '.join(kinds)} exclude one another; keep one")
         return self
@@ -136,6 +200,9 @@ class BenchmarkEntry(Entry):
     """The key that names the benchmark in a config."""
     LIST_MEANS: ClassVar[str] = ""
     """The field that is meant where a name or a list stands in place of the nested mapping: `{mmlu: [anatomy]}`."""
+
+    FILES: ClassVar[tuple[str, ...]] = ()
+    """Fields that may name a file: from the current directory, else from the config's."""
 
     contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
 

@@ -46,6 +46,8 @@ class Encoder:
         encoding = dict(rope.parameters) if rope else {}
         if rope and encoding["rope_type"] == "dynamic":
             encoding["length"] = rope.length  # dynamic NTK computes its base from the longest length
+        if rope and encoding["rope_type"] == "longrope":  # which of its factors are used
+            encoding["long"] = rope.length > encoding["original_max_position_embeddings"]
         if rope is None and "longrope" in str(checkpoint.rope):
             encoding["length"] = max_length  # vLLM's longrope chooses its factors by the engine's longest length
         if dtype == "auto" and checkpoint.dtype == "float32":

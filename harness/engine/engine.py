@@ -75,6 +75,7 @@ class Engine:
         try:
             self._start(longest, vllm_arguments or {})
             self.facts = verification.verified_facts(self, longest)
+            verification.check_replaceable(self, longest)
             self.set_context(contexts[0] if self.can_switch_to(contexts[0]) else longest)
         except BaseException as error:
             self._failed = self._failed or isinstance(error, Exception)

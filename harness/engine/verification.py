@@ -35,10 +35,24 @@ def verified_facts(engine: Any, setting: ContextSetting) -> dict[str, Any]:
     facts["parameters"] = checkpoint.parameters
     facts["arithmetic"] = {**vllm_api.settings_that_ran(engine.vllm), **engine.rpc("gatedeval_arithmetic")[0]}
     facts["enforce_eager"] = facts["arithmetic"]["enforce_eager"]  # what ran; the config may say "auto"
-    if rope := checkpoint.rope_under(setting):
+    if rope := checkpoint.rope_at_start(setting):
         # vLLM computed its table from the overrides. If it ignored a setting, its table differs from ours.
         facts["rope_deviation"] = max(engine.rpc("gatedeval_check_rope", rope.to_plain(), engine.max_model_len))
     return facts
+
+
+def check_replaceable(engine: Any, setting: ContextSetting) -> None:
+    """Check that the table of a setting that vLLM does not compute itself can be written over vLLM's.
+
+    Raises:
+        EngineError: it cannot, so the engine would go on with another encoding.
+    """
+    checkpoint, rope = engine.checkpoint, engine.checkpoint.rope_under(setting)
+    if rope and rope.parameters["rope_type"] == "longrope" and checkpoint.can_switch and not engine.switchable:
+        raise EngineError(
+            f"context {setting.label!r}: longrope is applied by replacing the rotary table in the live engine, and"
+            f" {engine.facts['model_class']} has {len(engine.facts['rope_tables'])} replaceable tables, not one"
+        )
 
 
 def planned_dtype(arguments: Mapping[str, Any], checkpoint: Checkpoint) -> str | None:

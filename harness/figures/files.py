@@ -14,6 +14,7 @@ from harness.figures.probe import probe_figures
 from harness.figures.style import PAPER, drawing
 from harness.figures.svg import stand_alone
 from harness.figures.training import contexts_of, training_figure
+from harness.figures.wavelengths import wavelength_figure
 from harness.store import Store
 from harness.tables.arms import arms_of
 from harness.tables.arms_view import read_by_arm
@@ -21,6 +22,7 @@ from harness.tables.comparisons import lines, task_marks
 from harness.tables.curves import Grid, grids_of, scored_over_length
 from harness.tables.family import adjust_lines
 from harness.tables.training import curved_arms, has_steps, trainings
+from harness.tables.wavelengths import wavelengths
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ def _figures(store: Store, baseline: str | None, candidate: str | None, full: bo
     """Every figure with the name of its file."""
     found = drawn(store)
     others = [*probe_figures(store), *_training(store, baseline, candidate)]
+    if encodings := wavelengths(store):
+        others.append(("wavelengths", wavelength_figure(encodings)))
     yield from others
     if not found.lines and others:
         return

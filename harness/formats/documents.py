@@ -71,6 +71,9 @@ class RunModel(Document):
     """sha256 of the tokenizer's files."""
     max_lengths: dict[str, Count] = {}
     """Context label -> the longest prompt plus answer, in tokens."""
+    rotary: dict[str, Any] = {}
+    """Context label -> `frequencies` (radians per position of every rotated pair), `factor` on cos and sin, `trained`
+    (tokens)."""
     engine: dict[str, Any] = {}
     """What the engine reported: dtype that ran, device, ranks, seconds, tokens."""
 
@@ -114,6 +117,11 @@ class Run(Document):
     """Lines that every table of the run has beneath it."""
     options: dict[str, Any] = {}
     """Options that depart from an original benchmark's procedure."""
+    cost: dict[str, Any] = {}
+    """`sessions`: predicted and real seconds of each. `models`: label -> what its speed depends on (`key`), seconds of
+    engine starts and of changes of the setting, and `observations`: work and seconds of each cell of each session."""
+    budget: dict[str, Any] = {}
+    """The run's `--budget`: `seconds`, the `samples` per task and length that fit, and what the config had `asked`."""
     comparisons: dict[str, Any] = {}
     """`baselines`: context label -> the model that the others are compared with."""
     failures: dict[str, str] = {}

@@ -98,6 +98,11 @@ class WorkerExtension:
                 deviations.append(max(_deviation(encoding, table, rows) for table in _tables(module)))
             except Exception as error:
                 first = first or error
+        for table in self._gatedeval_longropes():
+            try:
+                deviations.append(_deviation(encoding, table, rows))
+            except Exception as error:
+                first = first or error
         for module in self._gatedeval_model().modules():  # transformers' own modules compute angles as they go
             for layer_type in ("", "full_attention_"):
                 inv_freq = getattr(module, f"{layer_type}inv_freq", None)
@@ -174,6 +179,16 @@ class WorkerExtension:
             if hasattr(module, "cos_sin_cache") and hasattr(module, "is_neox_style"):
                 modules[id(module)] = module
         return list(modules.values())
+
+    def _gatedeval_longropes(self) -> list[torch.Tensor]:
+        """The tables in use of vLLM's class for LongRoPE, which keeps the short and the long one in one buffer."""
+        found = {}
+        for module in self._gatedeval_model().modules():
+            both = getattr(module, "long_short_cos_sin_cache", None)
+            if both is not None:
+                original = module.original_max_position_embeddings
+                found[id(module)] = both[original:] if module.use_long_rope else both[:original]
+        return list(found.values())
 
     def _gatedeval_rope(self) -> nn.Module:
         """The only rotary module of the model. Raises ValueError if there are several, or none."""

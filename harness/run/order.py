@@ -7,36 +7,19 @@ blocks of a prompt first, and in this order those are the blocks that no later p
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 
+from harness.engine.prefixes import BLOCK, shared_tokens
+
 T = TypeVar("T")
-BLOCK = 16
-"""Tokens. Shared prefixes are counted in whole blocks, as in vLLM's cache (whose blocks are at least as large)."""
 FIRST_WINDOW, LARGEST_WINDOW = 1_000_000, 32_000_000
 """Tokens. Prompts are ordered in windows that grow: the first is small, so that the engine soon has work; the largest
 fits into memory (4 bytes a token, twice that while prompts are ordered)."""
 MINIMUM_SHARE = 0.1
 """Part of a prompt that must be shared; with less, the prompts of the cell keep their order."""
-
-
-def shared_tokens(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """For each prompt, the length of the longest prefix that it shares with another prompt, in tokens.
-
-    O(n log n) comparisons: in lexicographic order, a prompt is next to the one with which it shares most.
-    """
-    rows = [np.asarray(ids, dtype=np.uint32) for ids in prompts]
-    order = sorted(range(len(rows)), key=[row.astype(">u4").tobytes() for row in rows].__getitem__)
-    shared = [0] * len(rows)
-    for one, other in itertools.pairwise(order):
-        common = min(len(rows[one]), len(rows[other]))
-        differ = np.flatnonzero(rows[one][:common] != rows[other][:common])
-        length = int(differ[0]) if len(differ) else common
-        shared[one], shared[other] = max(shared[one], length), max(shared[other], length)
-    return shared
 
 
 def deepest_first(prompts: Sequence[Sequence[int]]) -> list[int] | None:

@@ -10,11 +10,15 @@ import datetime
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.benchmarks.protocol import Benchmark, Measured, Setup, benchmarks_of
 from harness.config import Config, ContextSetting, Model
+from harness.cost.devices import Devices, here
+from harness.cost.memory import Memory, memory_of, refusals
 from harness.data import network
 from harness.data.folder import DataFolder
+from harness.engine.load import Load
 from harness.engine.precision import gpu_is_used, unavailable
 from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
@@ -46,6 +50,10 @@ class Plan:
     tokens: dict[Cell, int] = field(
         default_factory=dict
     )  # -> prompt tokens: counted; of cells with a length, an upper bound
+    loads: dict[Cell, Load] = field(default_factory=dict)  # -> what its samples ask of an engine
+    memory: dict[tuple[str, str], Memory] = field(default_factory=dict)  # (model, setting) -> what it takes
+    devices: Devices | None = None  # where it will run; None: not known
+    budget: dict[str, Any] | None = None  # what run.json records about `--budget`
     refusals: list[str] = field(default_factory=list)
     date: datetime.date = field(default_factory=datetime.date.today)  # for chat templates that print today's date
 
@@ -94,18 +102,22 @@ def recorded_date(path: Path) -> datetime.date | None:
         return None
 
 
-def build(config: Config, date: datetime.date | None = None) -> Plan:
+def build(config: Config, date: datetime.date | None = None, devices: Devices | None = None) -> Plan:
     """Inspect models and data, list the cells, measure their prompts. Errors are collected in `Plan.refusals`.
 
-    `date`: what a chat template that prints today's date is given (see `recorded_date`); None: today.
+    `date`: what a chat template that prints today's date is given (see `recorded_date`); None: today. `devices`: where
+    the run will be made; None: here.
     """
     plan = Plan(config, DataFolder(config.data), date=date or datetime.date.today())
     plan.refusals += unavailable(config.engine, on_gpu=gpu_is_used())
+    plan.devices = devices or here(gpu=gpu_is_used())
     for model in config.models:
         try:
             plan.models[model.label] = _model(model, config.contexts_of(model))
         except GatedevalError as error:
             plan.refusals.append(str(error))
+    for planned in plan.models.values():
+        _check_memory(plan, planned)
     benchmarks = benchmarks_of(config)
     plan.refusals += plan.data.missing([name for b in benchmarks for name in b.data_names()])
     usable = [b for b in benchmarks if all(plan.data.locate(name) for name in b.data_names())]
@@ -135,6 +147,18 @@ def _model(model: Model, contexts: tuple[ContextSetting, ...]) -> PlannedModel:
     return PlannedModel(model, checkpoint, admitted.tokenizer_dir, lengths)
 
 
+def _check_memory(plan: Plan, planned: PlannedModel) -> None:
+    """Note what a model takes under each of its settings, and refuse what cannot fit."""
+    if plan.devices is None:
+        return
+    options, label = plan.config.engine, planned.model.label
+    heads = planned.checkpoint.config.get("num_attention_heads")
+    for setting, length in planned.max_lengths.items():
+        memory = memory_of(planned.model, planned.checkpoint, options, plan.devices, length)
+        plan.memory[label, setting] = memory
+        plan.refusals += refusals(memory, options, label, setting, heads if isinstance(heads, int) else None)
+
+
 def _lay_out(
     plan: Plan,
     planned: PlannedModel,
@@ -161,9 +185,24 @@ def _lay_out(
                 plan.refusals.append(refusal)
         plan.cells[cell] = samples
         plan.tokens[cell], longest = measured[key].prompt_tokens, measured[key].longest
+        plan.loads[cell] = _load(plan, cell, measured[key])
         if longest > limit:
             plan.refusals.append(
                 f"{cell.benchmark} {cell.task}: its longest prompt and answer are {longest} tokens,"
                 f" {longest - limit} over the {limit} of context {setting.label!r} with model {label!r}; raise"
                 " max_length, use fewer shots, or leave it out of this context (`contexts:` in its entry)"
             )
+
+
+def _load(plan: Plan, cell: Cell, measured: Measured) -> Load:
+    """What a cell's samples ask of an engine. What they share is taken from a shorter length of the task if need be."""
+    load = measured.load or Load(tokens=float(cell.length or 1))
+    if load.shared is not None:
+        return load
+    known = [
+        (c.length, found) for c, found in plan.loads.items() if (c.benchmark, c.task) == (cell.benchmark, cell.task)
+    ]
+    like = max(
+        (found for length, found in known if length <= cell.length), key=lambda found: found.tokens, default=None
+    )
+    return load.sharing((like.shared or 0.0) / max(like.tokens, 1.0) if like is not None else 0.0)

@@ -1,6 +1,7 @@
 """Progress on stderr: one bar for the plan and one for the cell, or plain lines when stderr is not a terminal.
 
-Rate and time left are computed from tokens: the costs of samples differ by two orders of magnitude.
+Rate and time left are not computed from samples, whose costs differ by two orders of magnitude: the rate is in tokens,
+the time left in the work that `harness.run.costs` predicts, which a plan shows too.
 """
 
 from __future__ import annotations
@@ -21,31 +22,53 @@ from harness.text import counted
 from harness.types import Cell
 
 if TYPE_CHECKING:
+    from harness.run.costs import Costs
     from harness.run.plan import Plan
 
 _LINE_INTERVAL = 30.0  # seconds between plain lines
 _DRAW_INTERVAL = 0.1  # seconds between two drawings of the bars
+_TRUST = 0.05
+"""How much the predicted speed counts beside the observed one: as much as this part of the plan, 30 s at most."""
 _TICK = 1.0  # seconds between drawings while nothing finishes: the clocks in the lines go on
 
 
 class Progress:
-    """Counts and shows finished samples and tokens. `quiet`: print nothing. `clock`: seconds from any fixed point.
+    """Counts and shows finished samples and work. `quiet`: print nothing. `clock`: seconds from any fixed point.
+
+    `costs`: the predicted work of every cell; None: work is prompt tokens.
 
     A thread draws once a second, so that the clock of an engine's start and the time left go on while no sample
     finishes. All drawing happens under one lock.
     """
 
-    def __init__(self, plan: Plan, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        costs: Costs | None = None,
+    ) -> None:
         self.clock = clock
         self.stream = _own_stderr()
         self.terminal = self.stream.isatty()
         self.quiet = quiet
         self.cells = dict(plan.cells)  # cell -> planned samples
-        self.count, self.total = sum(plan.cells.values()), sum(plan.tokens.values())
-        self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}  # cell -> prompt tokens per sample
+        self.count = sum(plan.cells.values())
+        self.costs, self.unit = costs, "tokens" if costs is None else "work"
+        self.planned = (  # cell -> work per sample
+            {c: plan.tokens[c] / n for c, n in plan.cells.items() if n} if costs is None else costs.weights()
+        )
+        self.total = sum(self.planned[c] * n for c, n in plan.cells.items() if n)
         self.samples: Counter[Cell] = Counter()  # cell -> finished samples, those of earlier sessions included
-        self.done = 0.0  # prompt tokens of all finished samples, as the plan counts them
-        self.estimate = Estimate(clock)
+        self.done = 0.0  # work of all finished samples, as the plan counts it
+        seconds = costs is not None and costs.measured
+        starts = [known for m in costs.models.values() if (known := m.known.start)] if costs is not None else []
+        self.estimate = Estimate(
+            clock,
+            start=sum(starts) / len(starts) if starts else 0.0,
+            trust=min(30.0, _TRUST * self.total) if seconds else 0.0,
+        )
         self.began = self.last_line = clock()
         self.ended: float | None = None
         self.last_drawn = 0.0
@@ -60,7 +83,7 @@ class Progress:
     def __enter__(self) -> Progress:
         self.began = self.last_line = self.clock()
         if self.terminal and not self.quiet:
-            self.plan_bar = _bar("plan", max(self.total, 1), 0, self.stream)
+            self.plan_bar = _bar("plan", self.total or 1, 0, self.stream)
             self.cell_bar = _bar("", 1, 1, self.stream, "making the first samples")
         if not self.quiet:
             threading.Thread(target=self._tick_until_the_end, daemon=True).start()
@@ -71,7 +94,7 @@ class Progress:
         self.ended = self.clock()
         with self._lock:
             if self.plan_bar is not None and self.samples.total() >= self.count:
-                self.plan_bar.n = max(self.total, 1)  # sums of fractions may end just below it
+                self.plan_bar.n = self.total or 1  # sums of fractions may end just below it
             for bar in (self.cell_bar, self.plan_bar):
                 if bar is not None:
                     bar.refresh()
@@ -102,6 +125,13 @@ class Progress:
         """Say how many finished samples an earlier session has left; nothing for none."""
         if samples:
             self.say(f"found {samples:,} of {counted(f'{self.count:,}', 'sample')} finished")
+
+    def predicted(self, seconds: float | None) -> None:
+        """Say how long the session is predicted to take; nothing where that is not known."""
+        if seconds is not None and self.costs is not None:
+            sources = {m.known.source for m in self.costs.models.values() if m.measured}
+            source = next(iter(sources)) if len(sources) == 1 else "earlier runs and calibrations"
+            self.say(f"predicted to take about {duration(seconds)} (from {source})")
 
     @contextlib.contextmanager
     def starting(self, model: str) -> Iterator[None]:
@@ -150,10 +180,11 @@ class Progress:
         """For example "120/240 samples, 5,310 tokens/s, about 12 min left"; without a rate at the start."""
         text = f"{self.samples.total():,}/{self.count:,} samples"
         if (rate := self.estimate.rate()) is not None:
+            text += f", {rate:,.0f} tokens/s"
+        if self.estimate.scaled:
             unfinished = {cell.model for cell, planned in self.cells.items() if self.samples[cell] < planned}
             engines = len(unfinished - self._started)
             left = self.estimate.left(max(0.0, self.total - self.done), engines)
-            text += f", {rate:,.0f} tokens/s"
             text += f", about {duration(left)} left" if self.samples.total() < self.count else ""
         return text
 
@@ -187,8 +218,8 @@ class Progress:
         if self._starting is not None:
             self.say(f"starting vLLM on {self._starting}, {duration(self.estimate.starting_for())}")
         else:
-            share = min(1.0, self.done / max(self.total, 1))
-            self.say(f"{share:.0%} of the tokens, {self.standing()}")
+            share = min(1.0, self.done / (self.total or 1))
+            self.say(f"{share:.0%} of the {self.unit}, {self.standing()}")
 
     def _draw(self) -> None:
         """Draw both bars."""
@@ -198,7 +229,7 @@ class Progress:
             self.last_drawn = self.clock()
             self.plan_bar.unit = self.standing()
             whole = self.samples.total() >= self.count
-            self.plan_bar.n = max(self.total, 1) if whole else min(self.done, max(self.total, 1))
+            self.plan_bar.n = (self.total or 1) if whole else min(self.done, self.total or 1)
             if self._starting is not None:
                 model = self._starting.replace("{", "{{").replace("}", "}}")  # tqdm formats the text
                 clock = duration(self.estimate.starting_for())
@@ -231,7 +262,7 @@ def _own_stderr() -> IO[str]:
         return sys.stderr
 
 
-def _bar(title: str, total: int, position: int, stream: IO[str], shown: str | None = None) -> tqdm:
+def _bar(title: str, total: float, position: int, stream: IO[str], shown: str | None = None) -> tqdm:
     """A bar whose `unit` is the text to its right, in place of tqdm's own rate, which would count samples alike.
 
     `shown`: text in place of the bar, until there is something to count.

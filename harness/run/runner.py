@@ -13,6 +13,8 @@ from pathlib import Path
 
 from harness.config import ContextSetting
 from harness.engine.engine import Engine
+from harness.run.cost_log import CostLog
+from harness.run.costs import Costs, results_of
 from harness.run.manifest import manifest
 from harness.run.plan import Plan, recorded_date
 from harness.run.prefetching import Prefetcher
@@ -35,11 +37,15 @@ def run(
     progress: Progress | None = None,
     engine_factory: EngineFactory | None = None,
     probes: Sequence[PlannedProbe] | None = None,
+    costs: Costs | None = None,
 ) -> tuple[str, Tally]:
     """Run `plan` into the run directory `path`, or resume the run that is there. Returns its state and a tally.
 
     `probes`: those that `plan_probes` planned; None: the plan has no section `probe`. A model's probes follow its
     samples. A probe that fails makes the run incomplete.
+
+    `costs`: what the plan is predicted to take; None: from what the results folder tells.
+
     `engine_factory`: what starts an engine; a test can pass a class that answers without vLLM (see `RunEngine`). None:
     `Engine`, whose processes write to `engine.log` in the run directory.
 
@@ -48,18 +54,23 @@ def run(
     """
     plan.check()
     plan.date = recorded_date(path) or plan.date
-    progress = progress or Progress(plan)
+    costs = costs or Costs(plan, results_of(path, plan))
+    progress = progress or Progress(plan, costs=costs)
     engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     facts = manifest(plan) if probes is None else {**manifest(plan), "probes": recorded(probes)}
     with Store.open(path, facts, cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
-        session = Session(plan, store, progress, prefetcher, engine_factory)
-        progress.found(store.finished()[0])
+        session = Session(plan, store, progress, prefetcher, engine_factory, CostLog(costs))
+        finished = {cell: min(n, len(store.done(cell))) for cell, n in plan.cells.items()}
+        progress.found(sum(finished.values()))
+        progress.predicted(session.costs.begin({cell: n - finished[cell] for cell, n in plan.cells.items()}))
+        earlier = store.manifest.get("cost")
         cells = _CellsLeft(session)
         probing = None
         if probes is not None and plan.config.probe is not None:
             probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
         for label in plan.models:
             _run_model(session, cells, label, probing)
+            store.update_manifest(cost=session.costs.record(earlier))
         if probing is not None:
             probing.rest()
             session.tally.probes, session.tally.stored_probes = probing.made, probing.found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.engine import Engine
 from harness.engine.requests import Answer, Prompt, Question
+from harness.run.cost_log import CostLog
 from harness.run.plan import Plan
 from harness.run.prefetching import Prefetcher
 from harness.run.progress import Progress
@@ -78,6 +80,7 @@ class Session:
     progress: Progress
     prefetcher: Prefetcher
     engine_factory: EngineFactory
+    costs: CostLog
     tally: Tally = field(default_factory=Tally)
     arithmetic: dict[str, str] = field(default_factory=dict)  # model label -> key of what its engine computes with
 
@@ -89,8 +92,10 @@ class Session:
 
     def start_engine(self, label: str, settings: Sequence[ContextSetting]) -> RunEngine:
         """A new engine of a model for `settings`; the manifest records its facts."""
+        since = time.monotonic()
         with self.progress.starting(label):
             engine = self.engine_factory(self.plan.models[label].model, settings, self.plan.config.engine)
+        self.costs.started(label, time.monotonic() - since)
         self.record_engine(label, engine.facts)
         return engine
 

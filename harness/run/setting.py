@@ -80,7 +80,7 @@ class SettingRun:
         requests = self._requests()
         try:
             if self._needs_engine():
-                self.engine.under(self.setting)  # it starts while the first samples are produced
+                self._start_or_switch()  # it starts while the first samples are produced
             self._answer(requests)
         except SelfCheckError as error:
             self._fail_unfinished(str(error))  # the engine lives, and other settings may be right
@@ -92,6 +92,14 @@ class SettingRun:
             if cell not in self.failed:
                 self.session.store.clear_failure(cell)
         return SettingEnd(ending=Ending.DONE)
+
+    def _start_or_switch(self) -> None:
+        """Put the setting in force, in an engine that is started if need be; note what the change alone took."""
+        label, before, since = self.assignment.model, self.engine.engine, time.monotonic()
+        engine = self.engine.under(self.setting)
+        took = time.monotonic() - since
+        started = engine.facts.get("start_seconds", 0.0) if engine is not before else 0.0
+        self.session.costs.switched(label, max(0.0, took - started))
 
     def _needs_engine(self) -> bool:
         """Whether fewer samples of a cell are stored than planned: the engine is needed, whatever the hashes are."""
@@ -106,6 +114,7 @@ class SettingRun:
         if first is None:
             return
         engine, since = self.engine.under(self.setting), time.monotonic()
+        self.session.costs.waits()
         for answer in engine.answer(itertools.chain([first], requests)):
             self._store(answer)
         self.session.tally.seconds += time.monotonic() - since
@@ -150,6 +159,7 @@ class SettingRun:
         tally.sent_tokens += answer.sent_tokens
         tally.cached_tokens += answer.cached_tokens
         assert cell is not None
+        self.session.costs.answered(sample, answer)
         if cell in self.failed:
             return
         try:

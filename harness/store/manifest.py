@@ -114,6 +114,7 @@ def _kept(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, dict[st
         "models": _with_engines(facts.get("models") or {}, old.get("models") or {}),
         "decoding": _first_decoding(facts, old),
         "arithmetic": {**(facts.get("arithmetic") or {}), **(old.get("arithmetic") or {})},
+        "cost": old.get("cost") or {},
     }
 
 

@@ -80,10 +80,24 @@ def _scaling(setting: Mapping[str, Any]) -> list[str]:
             parts[-1] += f", beta_fast {yarn['beta_fast']:g}, beta_slow {yarn['beta_slow']:g}"
         if yarn.get("attention_factor") is not None:
             parts[-1] += f", attention factor {yarn['attention_factor']:g}"
+        if yarn.get("mscale") is not None:
+            parts[-1] += f", mscale {yarn['mscale']:g}, mscale_all_dim {yarn['mscale_all_dim']:g}"
     if setting.get("linear") is not None:
         parts.append(f"linear position interpolation, factor {setting['linear']:g}")
     if setting.get("dynamic") is not None:
         parts.append(f"dynamic NTK, factor {setting['dynamic']:g}")
+    if setting.get("ntk") is not None:
+        parts.append(f"NTK-aware base, factor {setting['ntk']:g}")
+    if own := setting.get("llama3"):
+        over = f"{own['original_max_position_embeddings']:,} original tokens"
+        parts.append(f"Llama 3 scaling, factor {own['factor']:g} over {over}")
+        if (own.get("low_freq_factor") or 1, own.get("high_freq_factor") or 4) != (1, 4):
+            parts[-1] += f", low_freq_factor {own['low_freq_factor']:g}, high_freq_factor {own['high_freq_factor']:g}"
+    if own := setting.get("longrope"):
+        over = f"{own['original_max_position_embeddings']:,} original tokens"
+        parts.append(f"LongRoPE, factor {own['factor']:g} over {over}")
+        if own.get("attention_factor") is not None:
+            parts[-1] += f", attention factor {own['attention_factor']:g}"
     return parts
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from harness.config import SCALINGS
 from harness.store import Store
 from harness.tables.aggregates import Aggregate
 from harness.tables.frames import labels
@@ -37,8 +38,8 @@ def contexts_of(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def is_extended(context: dict[str, Any]) -> bool:
-    """Whether a context setting of the config stretches positions: yarn, linear or dynamic is set."""
-    return any(context.get(key) is not None for key in ("yarn", "linear", "dynamic"))
+    """Whether a context setting of the config stretches positions: one of the scalings is set."""
+    return any(context.get(key) is not None for key in SCALINGS)
 
 
 def _value(store: Store, measure: Measure, model: str, context: str, setting: dict[str, Any]) -> Aggregate | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.benchmarks.presentation import presentation_of
+from harness.config import SCALINGS
 from harness.run.sweep import number_text
 from harness.store import Store
 from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_of
@@ -66,7 +67,7 @@ def axes(store: Store) -> Axes:
     for entry in store.manifest.get("config", {}).get("contexts") or []:
         yarn: dict[str, Any] = entry.get("yarn") or {}
         key = (entry.get("rope_theta"), float(yarn.get("factor") or 1))
-        if entry.get("linear") or entry.get("dynamic") or key in found:
+        if any(entry.get(kind) for kind in SCALINGS if kind != "yarn") or key in found:
             return Axes()
         if key == (None, 1.0):
             native = entry["label"]

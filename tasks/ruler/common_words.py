@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from harness.data.files import read_json, text_in
+from harness.data.files import read_json, read_text, text_in
 from harness.data.folder import DataFolder
 from harness.types import GatedevalError
 from tasks.ruler.counting import Counter
@@ -31,7 +33,7 @@ from tasks.ruler.family import Draws, Family, Text, split_prompt, whole_tokens
 from tasks.ruler.fit import Rejected, find_size
 from tasks.ruler.protocol import FAMILIES
 from tasks.ruler.rules import single_digits
-from tasks.ruler.words import all_words
+from tasks.ruler.words import all_words, key_words
 
 _STRINGS = FAMILIES["cwe"]
 _FIRST = 4096
@@ -80,8 +82,9 @@ class CommonWords(Family):
         limit: int,
         counter: Counter,
         draws: Draws,
-        more_words: Callable[[], list[str]],
+        more_words: Callable[[], Sequence[str]] | None,
     ) -> None:
+        """`more_words`: the list for more words than wonderwords has; None: its words and its adjective-noun pairs."""
         self.limit, self.counter, self.draws, self._more = limit, counter, draws, more_words
         self.num_common = settings["num_cw"]
         if length < 4096:
@@ -94,13 +97,21 @@ class CommonWords(Family):
         self._numbers: list[int] = []
 
     def _list(self, size: int, often: int, seldom: int) -> Listed:
-        pool = self._words if size <= len(self._words) else self._more()
-        if size > len(pool):
-            raise Rejected(f"{size} words wanted, {len(pool)} known", "always")
-        words = self.draws.rng.sample(pool, size)
+        words = self._sample(size)
         common = min(self.num_common, size)
         order = self.draws.order(common * often + (size - common) * seldom)
         return Listed(words, common, often, seldom, order)
+
+    def _sample(self, size: int) -> list[str]:
+        """So many distinct words, drawn."""
+        known, rng = self._words, self.draws.rng
+        if size > len(known) and self._more is None:
+            # every word, and pairs for the rest: one word more is one pair more, so that the size search is smooth
+            return rng.sample([*known, *rng.sample(key_words(), size - len(known))], size)
+        pool = known if size <= len(known) or self._more is None else self._more()
+        if size > len(pool):
+            raise Rejected(f"{size} words wanted, {len(pool)} known", "always")
+        return rng.sample(pool, size)
 
     def draw(self, size: int, row: int) -> WordsDraft:
         """The words of the example, then those of the list."""
@@ -164,8 +175,17 @@ class CommonWords(Family):
         return self._numbers[upto]
 
 
+def more_words(data: DataFolder, name: str | None) -> Sequence[str]:
+    """The word list for more than 8,166 distinct words: a file that `name` names, else upstream's.
+
+    Raises:
+        GatedevalError: the list is not there, or is no list of words.
+    """
+    return english_words(data) if name is None else words_of_file(Path(name))
+
+
 def english_words(data: DataFolder) -> list[str]:
-    """Upstream's large English word list, which common words needs for more than 8,166 distinct words.
+    """Upstream's large English word list.
 
     Raises:
         GatedevalError: the list is not in the data folder, or is not an object of words.
@@ -173,8 +193,31 @@ def english_words(data: DataFolder) -> list[str]:
     try:
         path = data.find("english_words").path
     except GatedevalError as error:
-        raise GatedevalError(f"RULER cwe needs more than 8,166 distinct words at this length: {error}") from error
+        raise GatedevalError(
+            f"RULER cwe needs more than 8,166 distinct words at this length: {error}; or name another list in the"
+            " entry: `word_list: FILE`, or `word_list: combined` with `profile: fair`"
+        ) from error
     value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise GatedevalError(f"{path}: expected NVIDIA/RULER's english_words.json, an object of words")
     return [text_in(value, key, str(path), "english_words.json has a word at every key") for key in value]
+
+
+@lru_cache(maxsize=2)
+def words_of_file(path: Path) -> tuple[str, ...]:
+    """The distinct words of a file, in its order: one a line, or (name.json) a list of words or an object of them.
+
+    Raises:
+        GatedevalError: the file cannot be read, or has an entry that is no single word.
+    """
+    if path.suffix == ".json":
+        value = read_json(path)
+        found = list(value.values()) if isinstance(value, dict) else value
+        if not isinstance(found, list):
+            raise GatedevalError(f"{path}: expected a JSON list of words, or an object whose values are words")
+    else:
+        found = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    for number, word in enumerate(found, 1):
+        if not isinstance(word, str) or not word or len(word.split()) != 1:
+            raise GatedevalError(f"{path}: entry {number} is {word!r}, not one word; a list has one per entry")
+    return tuple(dict.fromkeys(found))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from harness.types import GatedevalError
-from tasks.ruler.common_words import CommonWords, english_words
+from tasks.ruler.common_words import CommonWords, more_words
 from tasks.ruler.counting import Counter
 from tasks.ruler.family import Draws, Family
 from tasks.ruler.frequent_words import FrequentWords
@@ -11,7 +13,7 @@ from tasks.ruler.haystack import load_essay
 from tasks.ruler.needle import Niah
 from tasks.ruler.protocol import SETTINGS
 from tasks.ruler.qa import QuestionAnswering, load_documents
-from tasks.ruler.request import Request
+from tasks.ruler.request import COMBINED, Request
 from tasks.ruler.variable_tracking import VariableTracking
 
 
@@ -29,7 +31,8 @@ def make_family(request: Request, counter: Counter, draws: Draws, limit: int) ->
         case "vt":
             return VariableTracking(settings["num_hops"], request.length, limit, counter, draws)
         case "cwe":
-            return CommonWords(settings, request.length, limit, counter, draws, lambda: english_words(data))
+            more = None if request.words == COMBINED else partial(more_words, data, request.words)
+            return CommonWords(settings, request.length, limit, counter, draws, more)
         case "fwe":
             return FrequentWords(settings, limit, counter, draws)
         case _:

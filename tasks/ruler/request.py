@@ -11,6 +11,8 @@ from harness.types import GatedevalError
 from tasks.ruler.protocol import ANSWER_TOKENS, TASKS
 
 PROFILES = ("nvidia", "fair")
+COMBINED = "combined"
+"""The word list that is made of wonderwords' own lists."""
 Counting = Literal["auto", "piecewise", "whole"]
 
 
@@ -42,6 +44,9 @@ class Request:
     """append: the prompt ends in the answer prefix. drop: the prefix is left out."""
     answer_tokens: int | None = None
     """Tokens inside `length` that are kept for the answer; None: RULER's own number for the task."""
+    words: str | None = None
+    """cwe's words beyond wonderwords' 8,166. None: NVIDIA/RULER's english_words.json. combined: wonderwords' words and
+    its "adjective-noun" pairs (profile fair). Else a file of words: one a line, or a JSON list or object of them."""
     reserved: int | None = None
     """Tokens inside `length` that are neither prompt text nor answer: special tokens, a chat template's own, a thought.
     None: upstream's rule, which leaves special tokens out of the length (nvidia), or the tokenizer's BOS (fair)."""
@@ -58,6 +63,10 @@ class Request:
             raise GatedevalError(f"RULER profile {self.profile!r}: expected nvidia or fair")
         if self.answer_prefix not in ("append", "drop"):
             raise GatedevalError(f"RULER answer_prefix {self.answer_prefix!r}: expected append or drop")
+        if self.words == COMBINED and self.profile != "fair":
+            raise GatedevalError(
+                "RULER word list 'combined' is not upstream's: use it with profile fair, or name a file"
+            )
         if samples < 0 or start < 0:
             raise GatedevalError(f"RULER {task}: samples ({samples}) and start ({start}) cannot be negative")
         if budget is not None and budget < 1:

@@ -96,7 +96,8 @@ def test_runs_of_a_folder_that_is_not_there_is_an_error(tmp_path: Path, monkeypa
 def test_quiet_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = SimpleNamespace(check=lambda: None, cells={}, tokens={})
+    settings = SimpleNamespace(results=tmp_path)
+    plan = SimpleNamespace(check=lambda: None, cells={}, tokens={}, models={}, config=settings)
     monkeypatch.setattr("harness.run.plan.build", lambda config, date: plan)
     tally = SimpleNamespace(answered=1, reused=0, redone=0, rescored=0, relabelled=0, sent_tokens=10, cached_tokens=5)
     monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", tally))

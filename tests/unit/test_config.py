@@ -412,3 +412,21 @@ def test_a_config_is_immutable_and_hashed_by_its_values(yaml: Loader) -> None:
 
 def test_a_key_of_a_part_at_the_top_level_is_answered_with_the_top_levels_keys(yaml: Loader) -> None:
     assert "unknown key 'yarn'; known keys: name, models" in message(yaml, HEAD + TAIL + "yarn: {factor: 2}\n")
+
+
+def test_a_plain_config_has_the_data_that_older_versions_wrote() -> None:
+    """Keys that were added later are in the data only where they are set."""
+    plain = from_dict(
+        {
+            "name": "n",
+            "models": [{"label": "m", "path": "org/m"}],
+            "contexts": [{"label": "y", "yarn": {"factor": 2, "original_max_position_embeddings": 1024}}],
+            "benchmarks": [{"ruler": ["vt"], "lengths": [1024]}],
+        }
+    )
+    data = to_dict(plain)
+    assert set(data["contexts"][0]) == {"label", "max_length", "rope_theta", "yarn", "linear", "dynamic"}
+    assert not {"mscale", "mscale_all_dim"} & set(data["contexts"][0]["yarn"])
+    assert "word_list" not in data["benchmarks"][0]
+    longer = {"label": "n", "ntk": 4.0}
+    assert to_dict(from_dict({**data, "contexts": [longer]}))["contexts"][0]["ntk"] == 4.0

@@ -13,6 +13,7 @@ from harness.config import Config, ContextSetting, EngineOptions, Model, TableOp
 from harness.config.discovery import benchmark_types
 from harness.config.fields import Entry
 from harness.config.probing import ProbeOptions
+from harness.config.vocabulary import Llama3, LongRope
 from harness.rope.context import overrides
 from harness.types import Cell
 from tasks.demo import MODELS
@@ -93,7 +94,14 @@ def test_the_smoke_test_goes_from_4k_to_128k_with_one_sample() -> None:
 
 def sections() -> dict[str, type[Entry]]:
     """Every class of keys that a config can have."""
-    vocabulary = {"top": Config, "model": Model, "context": ContextSetting, "yarn": Yarn, "engine": EngineOptions}
+    vocabulary: dict[str, type[Entry]] = {
+        "top": Config,
+        "model": Model,
+        "context": ContextSetting,
+        "yarn": Yarn,
+        "engine": EngineOptions,
+    }
+    vocabulary |= {"llama3": Llama3, "longrope": LongRope}
     return {**vocabulary, "probe": ProbeOptions, "table": TableOptions, **benchmark_types()}
 
 
@@ -108,6 +116,8 @@ def test_every_key_is_documented_and_every_documented_key_exists() -> None:
         "model": "`models`",
         "context": "`contexts`",
         "yarn": "`yarn`",
+        "llama3": "`llama3`",
+        "longrope": "`longrope`",
         "engine": "`engine`",
         "probe": "`probe`",
         "table": "`table`",

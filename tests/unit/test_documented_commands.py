@@ -35,6 +35,7 @@ PROGRAMS = ("gatedeval", "lm_eval", "lm-eval", "make", "pip", "pytest", "python"
 
 LEFT_OUT = {
     r"gatedeval (plan|run) configs/table5\.yaml": "needs the hub's checkpoints",
+    r"gatedeval (plan|run) configs/demo\.yaml --(measure|budget)": "starts engines; tests/engine/test_costs.py does",
     r"gatedeval data fetch$": "needs a network",
     r"gatedeval sweep ": "starts engines for minutes; tests/engine/test_sweep.py runs sweeps",
     r"gatedeval probe configs/": "starts engines, or needs the hub's checkpoints; tests/engine tests the probe",

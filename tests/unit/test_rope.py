@@ -7,12 +7,14 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.config import ContextSetting, Yarn
+from harness.config.vocabulary import Llama3, LongRope
 from harness.rope.context import Overrides, Rope, is_computable, max_length, overrides, rope, rope_of
 from harness.types import GatedevalError
 
@@ -98,7 +100,31 @@ CASES: dict[str, tuple[ContextSetting, Any, float]] = {
     "linear x3": (setting(linear=3.0), None, 1e4),
     "dynamic x4": (setting(dynamic=4.0, max_length=131072), None, 1e4),
     "llama3 of the checkpoint": (setting(), LLAMA3, 5e5),
+    "llama3": (setting(llama3=Llama3(factor=8, original_max_position_embeddings=8192), max_length=131072), None, 5e5),
+    "llama3, bands": (
+        setting(llama3=Llama3(factor=32, original_max_position_embeddings=8192, low_freq_factor=2, high_freq_factor=6)),
+        None,
+        5e5,
+    ),
+    "ntk x8": (setting(ntk=8.0, max_length=131072), None, 1e4),
+    "yarn, mscale": (
+        setting(yarn=Yarn(factor=40, original_max_position_embeddings=4096, mscale=0.707, mscale_all_dim=1.0)),
+        None,
+        1e4,
+    ),
+    "yarn, equal mscales": (
+        setting(yarn=Yarn(factor=40, original_max_position_embeddings=4096, mscale=1.0, mscale_all_dim=1.0)),
+        None,
+        1e4,
+    ),
 }
+SHORT = tuple(1.0 + 0.01 * i for i in range(64))
+LONG = tuple(1.0 + 0.9 * i for i in range(64))
+PHI3 = {"type": "longrope", "short_factor": list(SHORT), "long_factor": list(LONG)}
+
+
+def longrope(**more: Any) -> LongRope:
+    return LongRope(short_factor=SHORT, long_factor=LONG, original_max_position_embeddings=4096, **more)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -113,14 +139,61 @@ def test_frequencies_equal_transformers(case: str) -> None:
     config = Qwen3Config(
         head_dim=128, hidden_size=512, num_attention_heads=4, max_position_embeddings=32768, rope_parameters=parameters
     )
-    if kind == "default":
-        theta = parameters["rope_theta"]
+    if kind in ("default", "ntk"):
+        theta = parameters["rope_theta"] * parameters.get("factor", 1.0) ** (128 / 126)
         inv_freq, factor = 1.0 / theta ** (np.arange(0, 128, 2) / 128), 1.0
     else:
         tensor, factor = ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=got.length)
         inv_freq = tensor.numpy()
     np.testing.assert_allclose(got.inv_freq, inv_freq, rtol=1e-6)
     assert got.attention_scaling == pytest.approx(factor, rel=1e-9)
+
+
+LONGROPES = {
+    "long": (setting(longrope=longrope(factor=32.0)), {}, "long"),
+    "short": (setting(longrope=longrope(factor=32.0), max_length=4096), {}, "short"),
+    "attention factor": (setting(longrope=longrope(factor=32.0, attention_factor=1.25)), {}, "long"),
+    "the checkpoint's": (setting(), {"rope_scaling": PHI3, "original_max_position_embeddings": 4096}, "long"),
+    "the checkpoint's, short": (
+        setting(max_length=2048),
+        {"rope_scaling": {**PHI3, "type": "su"}, "original_max_position_embeddings": 4096},
+        "short",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONGROPES)
+def test_longrope_equals_transformers_and_vllms_own_class(case: str) -> None:
+    import torch
+    from transformers import Phi3Config
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers import rotary_embedding
+    from vllm.model_executor.layers.rotary_embedding import get_rope
+
+    context, declared, which = LONGROPES[case]
+    config = {**QWEN3, "rope_theta": 1e4, "max_position_embeddings": 131072, **declared}
+    ours = rope_of(context, config)
+    theirs = Phi3Config(
+        hidden_size=512, num_attention_heads=4, head_dim=128, max_position_embeddings=131072,
+        original_max_position_embeddings=4096, rope_parameters=dict(ours.parameters), pad_token_id=0,
+    )  # fmt: skip
+    inv_freq, factor = ROPE_INIT_FUNCTIONS["longrope"](theirs, None, seq_len=ours.length)
+    np.testing.assert_allclose(ours.inv_freq, inv_freq.numpy(), rtol=1e-6)
+    assert ours.attention_scaling == pytest.approx(factor, rel=1e-9)
+    factors = np.array(LONG if which == "long" else SHORT)
+    np.testing.assert_allclose(ours.inv_freq * factors, rope_of(setting(rope_theta=1e4), QWEN3).inv_freq, rtol=1e-12)
+
+    replaced, own = (overrides(context, config, replaced=r).hf_overrides for r in (True, False))
+    assert replaced["rope_parameters"] == {"rope_type": "default", "rope_theta": 1e4}, "ours is written over it"
+    made = VllmConfig()
+    rotary_embedding._ROPE_DICT.clear()  # vLLM keys a module by its parameters, and not by the longest length
+    with set_current_vllm_config(made):
+        made.model_config = SimpleNamespace(max_model_len=ours.length)  # type: ignore[assignment]
+        parameters = own.get("rope_parameters", dict(ours.parameters))
+        module = get_rope(128, 131072, rope_parameters=parameters, dtype=torch.float32)
+    both = module.long_short_cos_sin_cache.numpy()
+    ours.check_table(both[4096:] if module.use_long_rope else both[:4096], rows=ours.length)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -200,8 +273,12 @@ def engine_table(made: Any) -> tuple[Any, Any]:
         setting(linear=4.0, max_length=131072),
         setting(dynamic=4.0, max_length=131072),
         setting(dynamic=2.0),
+        setting(ntk=4.0, max_length=131072),
+        setting(llama3=Llama3(factor=8, original_max_position_embeddings=8192), max_length=131072),
+        setting(llama3=Llama3(factor=8, original_max_position_embeddings=8192)),
+        setting(yarn=Yarn(factor=4, original_max_position_embeddings=32768, mscale=0.7, mscale_all_dim=1.0)),
     ],
-    ids=lambda c: f"theta={c.rope_theta} yarn={bool(c.yarn)} lin={c.linear} dyn={c.dynamic} max={c.max_length}",
+    ids=lambda c: " ".join(f"{key}={value}" for key, value in c if value is not None and key != "label")[:60],
 )
 def test_vllm_takes_the_overrides(tmp_path: Path, context: ContextSetting) -> None:
     given = overrides(context, QWEN3)
@@ -312,6 +389,8 @@ def test_native_needs_no_override_and_theta_may_go_beyond_the_checkpoint() -> No
 @pytest.mark.parametrize(
     ("context", "numbers"),
     [
+        (setting(ntk=2.0, max_length=131072), ["131072", "81920"]),
+        (setting(longrope=longrope(factor=8.0), max_length=131072), ["131072", "32768"]),
         (setting(max_length=40961), ["40961", "40960"]),
         (setting(yarn=YARN, max_length=131073), ["131073", "131072", "32768"]),
         (setting(linear=2.0, max_length=131072), ["131072", "81920"]),
@@ -339,6 +418,45 @@ def test_unknown_rope_types_and_broken_configs_are_refused() -> None:
         rope_of(setting(), {k: v for k, v in QWEN3.items() if k != "max_position_embeddings"})
     with pytest.raises(GatedevalError, match="exclude one another"):
         rope_of(setting(linear=2.0, dynamic=2.0), QWEN3)
+    with pytest.raises(GatedevalError, match="ntk and longrope exclude one another"):
+        setting(ntk=2.0, longrope=longrope(factor=4.0))
+    with pytest.raises(GatedevalError, match=r"short_factor has 64 numbers, and the model rotates 32 pairs"):
+        rope_of(
+            setting(
+                longrope=longrope(
+                    factor=32.0,
+                ),
+                max_length=2048,
+            ),
+            {**QWEN3, "head_dim": 64},
+        )
+    with pytest.raises(GatedevalError, match="short_mscale"):
+        rope_of(setting(), {**QWEN3, "rope_scaling": {**PHI3, "short_mscale": 1.2}})
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Yarn(factor=4, original_max_position_embeddings=8, mscale=1.0), "belong together"),
+        (
+            lambda: Yarn(
+                factor=4, original_max_position_embeddings=8, mscale=1.0, mscale_all_dim=1.0, attention_factor=1.0
+            ),
+            "attention_factor and mscale exclude one another",
+        ),
+        (
+            lambda: Llama3(factor=4, original_max_position_embeddings=8, low_freq_factor=4),
+            "high_freq_factor 4 must be above low_freq_factor 4",
+        ),
+        (
+            lambda: LongRope(factor=4, original_max_position_embeddings=8, short_factor=(1.0,), long_factor=(1.0, 2.0)),
+            "short_factor has 1 numbers and long_factor 2",
+        ),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(GatedevalError, match=said):
+        make()
 
 
 # -------------------------------------------------------------------------------------------------------- precision
@@ -417,7 +535,8 @@ def test_an_override_replaces_the_full_attention_layers_and_keeps_the_others() -
     [
         (QWEN3, True),
         (NESTED, False),
-        ({**QWEN3, "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}, False),
+        ({**QWEN3, "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}}, True),
+        ({**QWEN3, "rope_scaling": {"rope_type": "mrope", "mrope_section": [1, 2, 3]}}, False),
         ({k: v for k, v in QWEN3.items() if k != "rope_theta"}, False),
         ({**QWEN3, "rope_parameters": {"rope_theta": 1e4, **LLAMA3}}, True),
     ],
