@@ -15,6 +15,7 @@ from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.benchmarks.ruler_prompts import Prompts
 from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Length, Positive, names_of
+from harness.config.sampling import Samples, most
 from harness.data.folder import DataFolder
 from harness.engine.encoding import check_counted, encode_sample
 from harness.engine.requests import Answer, SampleRequest
@@ -24,6 +25,8 @@ from tasks.ruler import NEEDS, TASKS, WORD_BOUNDED, Request, generate, scores
 from tasks.ruler.lengths import check
 
 _log = logging.getLogger("gatedeval")
+SAMPLES = 500
+"""Per task and length, as in the paper and in NVIDIA/RULER."""
 _UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None}
 """The options and what NVIDIA/RULER does. answer_tokens None: each task's own budget."""
 
@@ -36,7 +39,7 @@ class Ruler(Benchmark):
 
     ruler: Annotated[tuple[str, ...], names_of(TASKS, "RULER task")]
     lengths: Annotated[tuple[Length, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
-    samples: Positive = 500  # per task and length
+    samples: Samples = SAMPLES  # per task and length
     profile: Literal["nvidia", "fair"] = "nvidia"
     answer_prefix: Literal["append", "drop"] = "append"
     answer_tokens: Positive | None = None  # the answer's budget; None: the task's own
@@ -76,8 +79,8 @@ class Ruler(Benchmark):
         return tuple(dict.fromkeys(name for task in self.tasks for name in NEEDS[task]))
 
     def count(self, task: str, data: DataFolder) -> int:
-        """As many as the config says: samples are generated."""
-        return self.samples
+        """As many as the config says, or at most allows: samples are generated."""
+        return most(self.samples, SAMPLES) or SAMPLES
 
     def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
         """RULER's samples, whose prompts together with the answer budget fill the cell's length.
@@ -114,7 +117,7 @@ class Ruler(Benchmark):
             task=cell.task,
             tokenizer=setup.tokenizer,
             length=cell.length,
-            samples=self.samples,
+            samples=self.count(cell.task, setup.data),
             seed=setup.seed,
             data=setup.data,
             profile=self.profile,
@@ -136,7 +139,7 @@ class Ruler(Benchmark):
                 check_counted(sample, request)
         except GatedevalError as error:
             refusal = f"{error} (model {cell.model!r})"
-        return Measured(self.samples * cell.length, cell.length, refusal)
+        return Measured(self.count(cell.task, setup.data) * cell.length, cell.length, refusal)
 
     @classmethod
     def divergences(cls, entries: Sequence[Self]) -> dict[str, Any]:
