@@ -1,9 +1,9 @@
 """Sampling to a precision, by simulation: share of the samples, coverage of the interval, errors and power of `decide`.
 
-The code under test is the code that a run calls (`harness.stats.sequential`, `harness.stats.decision`), on many runs at
-once. Scores are drawn with replacement from score vectors, so that the true mean is known: the real ones of a RULER run
-(13 tasks x 500), the same with random answers turned into wrong or right ones, and adversarial ones. MMLU's subjects are
-drawn without replacement from a finite population. The seed is fixed; the Monte Carlo error is printed.
+The code under test is the code that a run calls (`harness.stats.sequential`, `harness.stats.decision`), on many runs
+at once. Scores are drawn with replacement from score vectors, so that the true mean is known: the real ones of a RULER
+run (13 tasks x 500), the same with random answers turned into wrong or right ones, and adversarial ones. Subjects of
+MMLU's sizes are drawn from without replacement. The seed is fixed; the Monte Carlo error is printed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from common import data_folder, emit, note, skip
 from numpy.typing import NDArray
 
-from harness.stats.decision import critical_value, look, looks_of
 from harness.stats.decision import RATIO as LOOK_RATIO
+from harness.stats.decision import critical_value, look, looks_of
 from harness.stats.sequential import Design, Moments, estimate, grown
 
 Array = NDArray[np.float64]
@@ -182,14 +183,24 @@ def bars(real: Sequence[Array], runs: int, at_least: int) -> dict[str, Any]:
     for target, bar in BARS.items():
         rng = np.random.default_rng(SEED)
         design = equal_weights(real, at_least, 500)
-        tally = to_precision(design, lambda n: with_replacement(real, 500, n, rng), truth, target / 100, runs)  # noqa: B023
+        tally = to_precision(design, partial(with_replacement, real, 500, rng=rng), truth, target / 100, runs)
         share = 100 * tally.mean_samples / (500 * len(real))
-        note(f"  ±{target}: {share:.1f} % of the samples (at most {bar:g}), coverage {tally.coverage:.2f} ± {tally.error:.2f}, {tally.mean_rounds:.1f} rounds")  # fmt: skip
-        facts[str(target)] = {"share": share, "coverage": tally.coverage, "error": tally.error, "rounds": tally.mean_rounds}  # fmt: skip
+        note(
+            f"  ±{target}: {share:.1f} % of the samples (at most {bar:g}), "
+            f"coverage {tally.coverage:.2f} ± {tally.error:.2f}, {tally.mean_rounds:.1f} rounds"
+        )
+        facts[str(target)] = {
+            "share": share,
+            "coverage": tally.coverage,
+            "error": tally.error,
+            "rounds": tally.mean_rounds,
+        }
     return facts
 
 
-def coverages(populations: dict[str, list[Array]], targets: Sequence[float], runs: int, at_least: int) -> dict[str, Any]:
+def coverages(
+    populations: dict[str, list[Array]], targets: Sequence[float], runs: int, at_least: int
+) -> dict[str, Any]:
     """Coverage of every population at every target, in percent."""
     facts: dict[str, Any] = {}
     for name, strata in populations.items():
@@ -198,7 +209,8 @@ def coverages(populations: dict[str, list[Array]], targets: Sequence[float], run
         for target in targets:
             rng = np.random.default_rng(SEED)
             design = equal_weights(strata, at_least, most)
-            tally = to_precision(design, lambda n: with_replacement(strata, most, n, rng), truth, target / 100, runs)  # noqa: B023
+            draw = partial(with_replacement, strata, most, rng=rng)
+            tally = to_precision(design, draw, truth, target / 100, runs)
             row[str(target)] = [tally.coverage, 100 * tally.mean_samples / (most * len(strata))]
         facts[name] = row
         note(f"  {name:26} " + "  ".join(f"±{t}: {c:5.2f} with {s:5.1f} %" for t, (c, s) in row.items()))
@@ -213,15 +225,15 @@ def finite(targets: Sequence[float], runs: int, at_least: int) -> dict[str, Any]
     sizes = subject_sizes(len(SUBJECTS))
     facts: dict[str, Any] = {}
     for name, (a, b) in {"mean 0.65": (4.0, 2.2), "mean 0.3": (6.0, 14.0), "mean 0.95": (19.0, 1.0)}.items():
-        strata = [(rng.random(n) < p).astype(np.float64) for n, p in zip(sizes, rng.beta(a, b, len(sizes)), strict=True)]
+        strata = [
+            (rng.random(n) < p).astype(np.float64) for n, p in zip(sizes, rng.beta(a, b, len(sizes)), strict=True)
+        ]
         truth = float(np.concatenate(strata).mean())
         design = Design.of(sizes, at_least, max(sizes), sizes)
         row = {}
         for target in targets:
-            draw = np.random.default_rng(SEED)
-            tally = to_precision(
-                design, lambda n: without_replacement(strata, max(sizes), n, draw), truth, target / 100, runs  # noqa: B023
-            )
+            draw = partial(without_replacement, strata, max(sizes), rng=np.random.default_rng(SEED))
+            tally = to_precision(design, draw, truth, target / 100, runs)
             row[str(target)] = [tally.coverage, 100 * tally.mean_samples / sum(sizes)]
         facts[name] = row
         note(f"  subjects, {name:16} " + "  ".join(f"±{t}: {c:5.2f} with {s:5.1f} %" for t, (c, s) in row.items()))
@@ -231,14 +243,16 @@ def finite(targets: Sequence[float], runs: int, at_least: int) -> dict[str, Any]
 def subject_sizes(subjects: int) -> list[int]:
     """As skewed as MMLU's: most subjects have 100 to 300 questions, one has 1,534; 14,042 in all."""
     sizes = [100] * 10 + [int(x) for x in np.linspace(100, 346, subjects - 13)] + [783, 895, 1534]
-    sizes[subjects // 2] += 14042 - sum(sizes) if 14042 > sum(sizes) else 0
+    sizes[subjects // 2] += 14042 - sum(sizes) if sum(sizes) < 14042 else 0
     return sizes
 
 
 # ------------------------------------------------------------------------------------------------------- decisions
 
 
-def second_model(scores: Array, strata: Sequence[Array], redrawn: float, lost: float, rng: np.random.Generator) -> Array:
+def second_model(
+    scores: Array, strata: Sequence[Array], redrawn: float, lost: float, rng: np.random.Generator
+) -> Array:
     """Scores of a candidate: a share `redrawn` answered anew, then a share `lost` of all answers made wrong."""
     runs, _, most = scores.shape
     again = rng.random(scores.shape) < redrawn

@@ -15,7 +15,7 @@ from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.benchmarks.ruler_prompts import Prompts
 from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Length, Positive, names_of
-from harness.config.sampling import Samples, most
+from harness.config.sampling import Samples, Sampling, most
 from harness.data.folder import DataFolder
 from harness.engine.encoding import check_counted, encode_sample
 from harness.engine.requests import Answer, SampleRequest
@@ -50,6 +50,15 @@ class Ruler(Benchmark):
         if len(set(value)) < len(value):
             raise ValueError(f"has {next(n for n in value if value.count(n) > 1)} twice")
         return tuple(sorted(value))
+
+    @field_validator("samples")
+    @classmethod
+    def _at_most(cls, value: int | Sampling) -> int | Sampling:
+        if isinstance(value, Sampling) and value.at_most is None and value.at_least > SAMPLES:
+            raise ValueError(
+                f"at_least {value.at_least} is above {SAMPLES}, the most where at_most is not given; add it"
+            )
+        return value
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ class Sampling(Entry):
     @model_validator(mode="after")
     def _bounds(self) -> Sampling:
         if self.at_most is not None and self.at_least > self.at_most:
-            raise ValueError(f"at_least {self.at_least} is above at_most {self.at_most}; raise at_most or lower at_least")
+            raise ValueError(
+                f"at_least {self.at_least} is above at_most {self.at_most}; raise at_most or lower at_least"
+            )
         return self
 
     @model_serializer

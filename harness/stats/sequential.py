@@ -1,8 +1,8 @@
-"""A mean over strata whose numbers of samples were chosen by looking at the samples: its interval, and what to draw next.
+"""A mean over strata whose numbers of samples were chosen by looking at them: its interval, and what to draw next.
 
-Strata are RULER's tasks or MMLU's subjects, scores are in 0..1, the reported number is theta = sum_h w_h mean_h. A pilot
-of equally many samples per stratum is drawn; then rounds follow until the interval's half-width reaches its target
-(Chow & Robbins 1965), and every round is spread over strata by Neyman's rule (1934), n_h ~ w_h s_h.
+Strata are RULER's tasks or MMLU's subjects, scores are in 0..1, the reported number is theta = sum_h w_h mean_h. A
+pilot of equally many samples per stratum is drawn; then rounds follow until the interval's half-width reaches its
+target (Chow & Robbins 1965), and every round is spread over strata by Neyman's rule (1934), n_h ~ w_h s_h.
 
 An interval that ignores how its samples were chosen covers too rarely: a stratum that fails rarely by chance gets few
 samples and keeps its too good mean. Four things are different from the textbook's, and `bench/precision.py` shows by
@@ -10,9 +10,9 @@ simulation what they give:
 
 * Variances are shrunk to their common mean, v_h = (SS_h + k v) / (n_h - 1 + k), by Buehlmann's credibility factor k
   (1967): where strata cannot be told apart, all get the same. For the next round k is larger by `CAUTION`.
-* The end points solve (theta - d)^2 = t^2 (V + b d' - d'^2 / N), d' = d - theta, with b = sum w_h^3 m3_h / n_h^2 / V from
-  the third central moments m3_h. For one stratum of 0/1 scores that is Wilson's interval (1927), which has a width also
-  where no failure was seen; N = 1 / sum(w_h^2 / n_h).
+* The end points solve d^2 = t^2 (V + b d - d^2 / N) for their distance d from theta, b = sum w_h^3 m3_h / n_h^2 / V
+  from the third central moments m3_h. For one stratum of 0/1 scores that is Wilson's interval (1927), which has a width
+  also where no failure was seen; N = 1 / sum(w_h^2 / n_h).
 * A mean that ends by looking is off by -b in expectation, and each stratum by its share that was drawn after the pilot.
   The ends move by that much; but none moves inwards where that rests on few failures (V / b^2 is their number where
   failures are rare; `FEW`), or on one stratum alone.

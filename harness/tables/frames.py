@@ -12,8 +12,8 @@ import pandas as pd
 
 from harness import stats
 from harness.store import Store
-from harness.store.scores import CellScores
 from harness.store.summary import CellSummary, scale_of
+from harness.tables.sampled import in_rounds, mean_in_rounds
 from harness.types import Cell, GatedevalError
 
 _SUMMARY = [f.name for f in dataclasses.fields(CellSummary)]
@@ -62,7 +62,7 @@ def cells_frame(store: Store) -> pd.DataFrame:
     name of the interval. length_capped: share of answers cut by their token budget, 0..1. other_metrics: "name=score;
     ..." of the metrics beside the headline. error: why the cell failed, or "".
     """
-    rows = [dataclasses.asdict(store.summary(cell)) | _statistics(store.scores(cell)) for cell in ordered_cells(store)]
+    rows = [dataclasses.asdict(store.summary(cell)) | _statistics(store, cell) for cell in ordered_cells(store)]
     frame = pd.DataFrame(rows, columns=list(CELL_COLUMNS))
     frame["planned"] = frame["planned"].astype("Int64")
     for text in ("metric", "ci_method", "other_metrics", "error"):
@@ -70,12 +70,14 @@ def cells_frame(store: Store) -> pd.DataFrame:
     return frame
 
 
-def _statistics(columns: CellScores) -> dict[str, Any]:
+def _statistics(store: Store, cell: Cell) -> dict[str, Any]:
     """The interval of the headline metric, 0-100, and the means of the other metrics as text."""
+    columns = store.scores(cell)
     values = columns.scores
     interval = stats.Interval(math.nan, math.nan, "")
     if values.size and not math.isnan(float(values.mean())) and scale_of(values) == 100.0:
-        interval = stats.mean_interval(values)
+        rounds = in_rounds(store, [cell])
+        interval = mean_in_rounds(store, [cell], [values], pooled=False)[1] if rounds else stats.mean_interval(values)
     others = []
     for name, other in list(columns.metrics.items())[1:]:
         if other.size and not math.isnan(mean := float(other.mean())):

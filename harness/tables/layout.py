@@ -40,6 +40,7 @@ class Entry:
     best: bool = False
     interval: tuple[float, float] | None = None  # 95%, unit of the value
     clustered: tuple[float, float] | None = None  # the same with tasks (MMLU's subjects) as clusters
+    samples: int | None = None  # how many the value is over, where they came in rounds
     note: str | None = None  # shown instead of the drop
     text: str | None = None
     decimals: int = 2
