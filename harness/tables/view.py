@@ -184,7 +184,11 @@ def _renamed_manifest(manifest: Mapping[str, Any], names: Mapping[str, str]) -> 
     declared = dict(manifest.get("comparisons") or {})
     if declared.get("baselines"):
         declared["baselines"] = {name(context): name(model) for context, model in declared["baselines"].items()}
-    return {**manifest, "config": config, "models": models, "comparisons": declared}
+    rounds = [
+        {**entry, "models": [name(model) for model in entry["models"]], "context": name(entry["context"])}
+        for entry in manifest.get("rounds") or []
+    ]
+    return {**manifest, "config": config, "models": models, "comparisons": declared, "rounds": rounds}
 
 
 # ------------------------------------------------------------------------------------------------- the other way round
