@@ -5,6 +5,7 @@ MMLU and GSM8k are lm-eval's own tasks with their data from local files; any oth
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from pydantic import field_validator
 from harness.benchmarks import lm_names
 from harness.benchmarks.presentation import Beside, Planned, Presentation, register
 from harness.benchmarks.protocol import Benchmark, Setup
-from harness.config.fields import Natural, Positive, Text, names_of
+from harness.config.fields import Natural, Text, names_of
+from harness.config.sampling import Samples, Sampling, most
 from harness.data.folder import DataFolder
 from harness.engine.requests import Answer, SampleRequest
 from harness.text import counted
@@ -36,7 +38,7 @@ class LmEvalBenchmark(Benchmark):
     if TYPE_CHECKING:
 
         @property
-        def samples(self) -> int | None:
+        def samples(self) -> int | Sampling | None:
             """Per task; None: all there are. Every subclass declares it, at its own place among its keys."""
 
     @abstractmethod
@@ -50,13 +52,30 @@ class LmEvalBenchmark(Benchmark):
     def count(self, task: str, data: DataFolder) -> int:
         """The task's documents, or `samples` where that is less."""
         there = len(self.lm_task(task, data))
-        return there if self.samples is None else min(there, self.samples)
+        limit = most(self.samples, None)
+        return there if limit is None else min(there, limit)
+
+    def population(self, task: str, data: DataFolder) -> int:
+        """The task's documents."""
+        return len(self.lm_task(task, data))
 
     def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
-        """The task's documents in its own order. `max_length` changes nothing: prompts are as long as they are."""
+        """The task's documents in its own order; with a rule for `samples`, in a random order that never changes.
+
+        `max_length` changes nothing: prompts are as long as they are.
+        """
         task = self.lm_task(cell.task, setup.data)
+        if isinstance(self.samples, Sampling):
+            # lm-eval draws a document's examples after those of the documents before it: every prompt is made, in the
+            # task's own order, so that it is the prompt that a plain count would ask.
+            made = list(self._in_order(cell, task, setup, None))
+            yield from (made[i] for i in random_order(cell.task, len(made))[: self.count(cell.task, setup.data)])
+        else:
+            yield from self._in_order(cell, task, setup, self.samples)
+
+    def _in_order(self, cell: Cell, task: LmEvalTask, setup: Setup, limit: int | None) -> Iterator[SampleRequest]:
         chat = setup.render if setup.chat else None
-        for number, doc in task.documents(self.samples):
+        for number, doc in task.documents(limit):
             request, instances = task.request(number, doc, chat)
             yield replace(
                 request,
@@ -70,6 +89,14 @@ class LmEvalBenchmark(Benchmark):
         return self.lm_task(cell.task, data).rolling
 
 
+def random_order(task: str, documents: int) -> list[int]:
+    """Numbers of a task's documents in a random order: the first n of them are a random sample without replacement.
+
+    It depends on the task's name and size alone, not on the config's seed, so runs of other precisions nest.
+    """
+    return sorted(range(documents), key=lambda i: hashlib.sha256(f"{task} {documents} {i}".encode()).digest())
+
+
 class Mmlu(LmEvalBenchmark):
     """`{mmlu: {shots: 5}}`: multiple choice in 57 subjects, each a task of its own."""
 
@@ -78,7 +105,7 @@ class Mmlu(LmEvalBenchmark):
 
     shots: Natural = 5
     subjects: Annotated[tuple[str, ...], names_of(mmlu.SUBJECTS, "MMLU subject")] = mmlu.SUBJECTS
-    samples: Positive | None = None  # per subject; None: all
+    samples: Samples | None = None  # per subject; None: all
 
     @field_validator("shots")
     @classmethod
@@ -109,7 +136,7 @@ class Gsm8k(LmEvalBenchmark):
     KEY: ClassVar[str] = "gsm8k"
 
     shots: Natural = 5
-    samples: Positive | None = None  # None: all 1,319
+    samples: Samples | None = None  # None: all 1,319
 
     def data_names(self) -> tuple[str, ...]:
         """GSM8k's train and test files."""
@@ -134,7 +161,7 @@ class LmEval(LmEvalBenchmark):
 
     lm_eval: Text
     shots: Natural | None = None  # None: the task's own number
-    samples: Positive | None = None  # per task; None: all
+    samples: Samples | None = None  # per task; None: all
 
     @field_validator("lm_eval")
     @classmethod

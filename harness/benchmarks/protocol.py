@@ -76,7 +76,11 @@ class Benchmark(BenchmarkEntry):
 
     @abstractmethod
     def count(self, task: str, data: DataFolder) -> int:
-        """Samples of one cell of `task`."""
+        """Samples of one cell of `task`; where `sampling` draws them in rounds, the most that it may draw."""
+
+    def population(self, task: str, data: DataFolder) -> int | None:
+        """How many samples of `task` there are to draw from; None where samples are generated, without end."""
+        return None
 
     @abstractmethod
     def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:

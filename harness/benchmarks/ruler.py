@@ -16,6 +16,7 @@ from harness.benchmarks.protocol import Benchmark, Measured, Setup
 from harness.benchmarks.ruler_prompts import Prompts
 from harness.config import BenchmarkEntry
 from harness.config.fields import AsTuple, Length, Positive, Text, names_of
+from harness.config.sampling import Samples, Sampling, most
 from harness.data.files import sha256_of
 from harness.data.folder import DataFolder
 from harness.engine.encoding import check_counted, encode_sample
@@ -28,6 +29,8 @@ from tasks.ruler.lengths import check
 from tasks.ruler.request import COMBINED
 
 _log = logging.getLogger("gatedeval")
+SAMPLES = 500
+"""Per task and length, as in the paper and in NVIDIA/RULER."""
 _UPSTREAM = {"profile": "nvidia", "answer_prefix": "append", "answer_tokens": None, "word_list": None}
 """The options and what NVIDIA/RULER does. answer_tokens None: each task's own budget; word_list None: its own."""
 _ADDED = ("answer_tokens", "word_list")
@@ -43,7 +46,7 @@ class Ruler(Benchmark):
 
     ruler: Annotated[tuple[str, ...], names_of(TASKS, "RULER task")]
     lengths: Annotated[tuple[Length, ...], AsTuple, Field(min_length=1)]  # tokens of a prompt with its answer budget
-    samples: Positive = 500  # per task and length
+    samples: Samples = SAMPLES  # per task and length
     profile: Literal["nvidia", "fair"] = "nvidia"
     answer_prefix: Literal["append", "drop"] = "append"
     answer_tokens: Positive | None = None  # the answer's budget; None: the task's own
@@ -67,6 +70,15 @@ class Ruler(Benchmark):
         if self.word_list == COMBINED and self.profile != "fair":
             raise ValueError("word_list: combined is not upstream's list; use it with profile: fair, or name a file")
         return self
+
+    @field_validator("samples")
+    @classmethod
+    def _at_most(cls, value: int | Sampling) -> int | Sampling:
+        if isinstance(value, Sampling) and value.at_most is None and value.at_least > SAMPLES:
+            raise ValueError(
+                f"at_least {value.at_least} is above {SAMPLES}, the most where at_most is not given; add it"
+            )
+        return value
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -103,8 +115,8 @@ class Ruler(Benchmark):
         return tuple(dict.fromkeys(name for task in self.tasks for name in NEEDS[task]))
 
     def count(self, task: str, data: DataFolder) -> int:
-        """As many as the config says: samples are generated."""
-        return self.samples
+        """As many as the config says, or at most allows: samples are generated."""
+        return most(self.samples, SAMPLES) or SAMPLES
 
     def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
         """RULER's samples, whose prompts together with the answer budget fill the cell's length.
@@ -141,7 +153,7 @@ class Ruler(Benchmark):
             task=cell.task,
             tokenizer=setup.tokenizer,
             length=cell.length,
-            samples=self.samples,
+            samples=self.count(cell.task, setup.data),
             seed=setup.seed,
             data=setup.data,
             profile=self.profile,
@@ -168,7 +180,10 @@ class Ruler(Benchmark):
             refusal = f"{error} (model {cell.model!r})"
         load = load_of(encoded)
         return Measured(
-            self.samples * cell.length, cell.length, refusal, load if compare else replace(load, shared=None)
+            self.count(cell.task, setup.data) * cell.length,
+            cell.length,
+            refusal,
+            load if compare else replace(load, shared=None),
         )
 
     @classmethod

@@ -28,7 +28,6 @@ from harness.commands.options import (
 if TYPE_CHECKING:
     from harness.config import Config
     from harness.run.budget import Budget
-    from harness.run.plan import Plan
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from harness.config.arms import Checkpoint, recipe_refusal
 from harness.config.entries import subject
+from harness.config.sampling import Decide, Sampling
 from harness.config.table import TableOptions
 from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
 from harness.config.yaml_text import Loc, Source
@@ -131,3 +132,31 @@ def lengths_fit(
                 f"{subject(s, (*loc, 'lengths'))}: {', '.join(map(str, over))} is above max_length of every context "
                 f"(the largest is {best!r}, {limits[best]}); raise max_length or drop the length",
             )
+
+
+def sampling_rules(
+    s: Source, decide: Decide | None, models: list[tuple[Loc, Model]], benchmarks: list[tuple[Loc, BenchmarkEntry]]
+) -> None:
+    """`decide` names two models of the config and has a benchmark to decide on; every rule of `samples` has an end."""
+    labels = [m.label for _, m in models]
+    for key in ("candidate", "baseline") if decide else ():
+        name = getattr(decide, key)
+        if name not in labels and len(labels) == len(s.data.get("models") or []):
+            hint = did_you_mean(name, labels) or f"; there are {', '.join(map(repr, labels))}"
+            s.problem(("decide", key), f"decide.{key}: no model {name!r}{hint}")
+    rules = [(loc, b, b.sampling) for loc, b in benchmarks if b.sampling is not None]
+    if decide and not rules and len(benchmarks) == len(s.data.get("benchmarks") or []):
+        s.problem(
+            ("decide",),
+            "decide needs a benchmark whose samples may grow: write samples: {at_least: 50, at_most: 500} in its entry",
+            key=True,
+        )
+    others = [label for label in labels if decide and label not in (decide.candidate, decide.baseline)]
+    for loc, b, rule in rules:
+        if rule.precision is None and (decide is None or others):
+            for_whom = f" for {', '.join(map(repr, others))}, which decide does not name" if others else ""
+            s.problem(loc, f"benchmarks {b.name!r}, samples: {_endless(rule)}{for_whom}; add precision, in points")
+
+
+def _endless(rule: Sampling) -> str:
+    return f"at_least {rule.at_least} without a precision says nothing about when to stop"

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import yaml_text
-from harness.config.checks import arms_fit, distinct_cells, distinct_labels, known_contexts, lengths_fit, table_names
+from harness.config.checks import (
+    arms_fit,
+    distinct_cells,
+    distinct_labels,
+    known_contexts,
+    lengths_fit,
+    sampling_rules,
+    table_names,
+)
 from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate, with_files
 from harness.config.fields import Entry
 from harness.config.overrides import Options, apply_overrides
@@ -57,8 +65,9 @@ def to_dict(config: Config) -> dict[str, Any]:
         _drop_unset(setting.get("yarn") or {}, ("mscale", "mscale_all_dim"))
     if not config.benchmarks:  # a config of probes alone
         del data["benchmarks"]
-    if config.probe is None:
-        del data["probe"]
+    for key in ("decide", "probe"):
+        if data[key] is None:
+            del data[key]
     for entry in data["models"]:
         if entry["gate_layout"] is None:
             del entry["gate_layout"]
@@ -91,6 +100,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
     if top is not None:
         probed = top.probe.lengths if top.probe is not None else ()
         table_names(s, top.table, models, contexts, benchmarks, probed)
+        sampling_rules(s, top.decide, models, benchmarks)
     lengths_fit(s, [c for _, c in contexts], len(s.data.get("contexts") or [1]), benchmarks)
     if s.data.get("thinking") is True and not s.data.get("chat_template"):
         s.problem(("thinking",), "thinking needs a chat template; add chat_template: true", key=True)

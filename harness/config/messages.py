@@ -22,7 +22,7 @@ def complaints(error: ValidationError, keys: type[BaseModel]) -> list[Complaint]
     listed: list[Complaint] = []
     misspelt: set[tuple[str | int, ...]] = set()  # keys that are there under another name are not missing as well
     for e in sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden"):
-        loc, kind, value = e["loc"], e["type"], e["input"]
+        loc, kind, value = _written(e["loc"]), e["type"], e["input"]
         about_key = kind in ("extra_forbidden", "missing")
         if kind == "extra_forbidden":
             known = _known_keys(keys, loc[:-1])
@@ -40,13 +40,25 @@ def complaints(error: ValidationError, keys: type[BaseModel]) -> list[Complaint]
     return listed
 
 
+def _written(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """The place without the tags of a union, which no file has: `samples.<rule>.precision` is `samples.precision`."""
+    return tuple(part for part in loc if not (isinstance(part, str) and part.startswith("<") and part.endswith(">")))
+
+
 def _known_keys(keys: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
     """The keys of the mapping at `loc` below `keys`, e.g. those of `yarn` within a context."""
     for name in loc:
         annotation = keys.model_fields[str(name)].annotation
-        inner = (a for a in (annotation, *get_args(annotation)) if isinstance(a, type) and issubclass(a, BaseModel))
+        inner = (a for a in _classes(annotation) if issubclass(a, BaseModel))
         keys = next(inner, keys)
     return list(keys.model_fields)
+
+
+def _classes(annotation: Any) -> list[type]:
+    """The classes that an annotation names, at any depth of unions and `Annotated`."""
+    if isinstance(annotation, type):
+        return [annotation]
+    return [found for argument in get_args(annotation) for found in _classes(argument)]
 
 
 def _plain(kind: str, value: Any, ctx: dict[str, Any], message: str) -> str:

@@ -26,6 +26,7 @@ from harness.config.fields import (
     Whole,
 )
 from harness.config.probing import ProbeOptions
+from harness.config.sampling import Decide, Sampling
 from harness.config.table import TableOptions
 from harness.types import GateLayout
 
@@ -238,6 +239,12 @@ class BenchmarkEntry(Entry):
         for task in self.tasks:
             yield task, 0
 
+    @property
+    def sampling(self) -> Sampling | None:
+        """The rule by which samples are drawn in rounds; None where the entry asks for a count, or has no samples."""
+        samples = getattr(self, "samples", None)
+        return samples if isinstance(samples, Sampling) else None
+
     def conflict(self, other: BenchmarkEntry) -> str | None:
         """Why this entry cannot be in one config with `other`, which stands before it; None where it can."""
         return None
@@ -267,6 +274,7 @@ class Config(Entry):
     thinking_tokens: Positive | None = None  # of a thought, beside the answer's own; needed with `thinking`
     thinking_tags: Annotated[tuple[Text, ...], AsTuple, Field(min_length=2, max_length=2)] = ("<think>", "</think>")
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
+    decide: Decide | None = None
     probe: ProbeOptions | None = None
     table: TableOptions = TableOptions()
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.benchmarks.protocol import benchmarks_of
 from harness.engine.requests import SampleRequest
-from harness.run.producing import CellFailed, Event, produce
+from harness.run.producing import Begun, CellFailed, Event, produce
 from harness.types import Cell, first_line
 
 
@@ -57,9 +57,10 @@ def main(input_descriptor: int, output_descriptor: int) -> None:
     plan = received.get()
     if not any(b.uses_torch for b in benchmarks_of(plan.config)):
         _import_tokenizers_without_torch()
+    begun: dict[Cell, Begun] = {}
     with contextlib.suppress(BrokenPipeError):  # the parent closed its end
         while True:
-            send_events(produce(plan, received.get()), outgoing.send_bytes)
+            send_events(produce(plan, received.get(), begun), outgoing.send_bytes)
     os._exit(0)
 
 

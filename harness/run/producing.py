@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +34,8 @@ class Assignment:
 
     `fingerprint`: the checkpoint's. `files`: cell -> its sample file, then other files that may hold its answers (see
     `harness.store.stored`). `decoding`: how the tokenizer decoded in the run's first session (see
-    `harness.models.decoding`); empty: as it does now.
+    `harness.models.decoding`); empty: as it does now. `counts`: cell -> (first, end) where a round asks for a part of
+    its samples: those before `first` were events of an earlier round, those from `end` on are not asked for yet.
     """
 
     model: str
@@ -42,6 +44,15 @@ class Assignment:
     fingerprint: str
     files: Mapping[Cell, tuple[Path, ...]] = field(default_factory=dict)
     decoding: str = ""
+    counts: Mapping[Cell, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Begun:
+    """A cell whose samples are produced in rounds: the samples that are left, and the hashes of those before them."""
+
+    encoded: Iterator[SampleRequest]
+    hashes: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class SampleUnscorable:
 
 @dataclass(frozen=True)
 class CellFinished:
-    """All samples of `cell` were produced. `hashes`: sample id -> content hash."""
+    """All samples of `cell` that are asked for were produced. `hashes`: sample id -> content hash of each."""
 
     cell: Cell
     hashes: dict[str, str]
@@ -93,12 +104,14 @@ Event = CellStarted | SampleCached | SampleUnscorable | SampleRequest | CellFini
 """A SampleRequest among the events is a pending sample: it is encoded, and the engine has to answer it."""
 
 
-def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
+def produce(plan: Plan, assignment: Assignment, begun: dict[Cell, Begun] | None = None) -> Iterator[Event]:
     """The events of `assignment`. Per cell: CellStarted, its samples, then CellFinished or CellFailed.
 
     With the prefix cache on, RULER's samples come in the order of `harness.run.order`. A sample's id, prompt and hash
-    do not depend on the order.
+    do not depend on the order. `begun`: the cells that earlier rounds have begun, which go on where they were; without
+    it their samples are made again from the first one.
     """
+    begun = {} if begun is None else begun
     planned = plan.models[assignment.model]
     setting = next(s for s in plan.config.contexts if s.label == assignment.setting)
     limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.model)
@@ -110,13 +123,20 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
         decoding = ""
     for cell in assignment.cells:
         yield CellStarted(cell)
-        hashes: dict[str, str] = {}
         benchmark = plan.benchmark(cell)
         try:
-            requests = benchmark.requests(cell, setup, limit)
             own, *others = assignment.files.get(cell, (Path("/dev/null"),))
             stored = StoredAnswers(own, others)
-            encoded = _encoded(requests, cell, encoder, assignment.fingerprint, decoding)
+            first, end = assignment.counts.get(cell, (0, None))
+            kept = begun.pop(cell, None)
+            if kept is None or len(kept.hashes) != first:
+                requests = benchmark.requests(cell, setup, limit)
+                kept = Begun(_encoded(requests, cell, encoder, assignment.fingerprint, decoding), {})
+                for sample in islice(kept.encoded, first):
+                    kept.hashes[sample.id] = sample.hash
+            hashes, encoded = kept.hashes, kept.encoded
+            if end is not None:
+                encoded = islice(encoded, end - first)
             samples = _pending(encoded, stored, encoder, hashes)
             if benchmark.shared_beginnings and plan.config.engine.prefix_caching:
                 samples = in_windows(samples, _prompt_ids)
@@ -124,7 +144,9 @@ def produce(plan: Plan, assignment: Assignment) -> Iterator[Event]:
         except GatedevalError as error:
             yield CellFailed(cell, str(error))
         else:
-            yield CellFinished(cell, hashes)
+            if end is not None:
+                begun[cell] = kept
+            yield CellFinished(cell, dict(hashes))
 
 
 def _encoded(

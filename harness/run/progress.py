@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
@@ -120,6 +120,18 @@ class Progress:
             print(line, file=self.stream, flush=True)
         else:
             self.say(line)
+
+    def replan(self, counts: Mapping[Cell, int]) -> None:
+        """Another round of samples: `counts` are the planned samples of these cells from now on."""
+        if not counts:
+            return
+        with self._lock:
+            self.cells.update(counts)
+            self.count = sum(self.cells.values())
+            self.total = int(sum(n * self.planned.get(cell, 0.0) for cell, n in self.cells.items()))
+            if self.plan_bar is not None:
+                self.plan_bar.total = max(self.total, 1)
+        self._draw()
 
     def found(self, samples: int) -> None:
         """Say how many finished samples an earlier session has left; nothing for none."""

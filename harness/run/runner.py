@@ -22,6 +22,7 @@ from harness.run.probe_plan import PlannedProbe, recorded
 from harness.run.probing import Probing
 from harness.run.producing import Assignment
 from harness.run.progress import Progress
+from harness.run.rounds import RoundsPlan
 from harness.run.session import EngineFactory, LiveEngine, Session, Tally
 from harness.run.setting import Ending, SettingEnd, SettingRun
 from harness.store import Store
@@ -57,20 +58,33 @@ def run(
     costs = costs or Costs(plan, results_of(path, plan))
     progress = progress or Progress(plan, costs=costs)
     engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
-    facts = manifest(plan) if probes is None else {**manifest(plan), "probes": recorded(probes)}
-    with Store.open(path, facts, cells=dict(plan.cells)) as store, progress, Prefetcher(plan) as prefetcher:
+    rounds = RoundsPlan(plan)
+    facts = manifest(plan)
+    if probes is not None:
+        facts["probes"] = recorded(probes)
+    if rounds.entries:
+        facts["rounds"] = [entry.to_dict() for entry in rounds.entries]
+    counts = {**plan.cells, **rounds.counts}
+    with Store.open(path, facts, cells=counts) as store, progress, Prefetcher(plan) as prefetcher:
         session = Session(plan, store, progress, prefetcher, engine_factory, CostLog(costs))
-        finished = {cell: min(n, len(store.done(cell))) for cell, n in plan.cells.items()}
+        progress.replan(rounds.counts)
+        finished = {cell: min(n, len(store.done(cell))) for cell, n in counts.items()}
         progress.found(sum(finished.values()))
-        progress.predicted(session.costs.begin({cell: n - finished[cell] for cell, n in plan.cells.items()}))
+        progress.predicted(session.costs.begin({cell: n - finished[cell] for cell, n in counts.items()}))
         earlier = store.manifest.get("cost")
-        cells = _CellsLeft(session)
+        cells = _CellsLeft(session, rounds)
         probing = None
         if probes is not None and plan.config.probe is not None:
             probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
-        for label in plan.models:
-            _run_model(session, cells, label, probing)
-            store.update_manifest(cost=session.costs.record(earlier))
+        with _Engines(session) as engines:
+            for label in plan.models:
+                _run_model(session, cells, engines, label, probing)
+                store.update_manifest(cost=session.costs.record(earlier))
+            while cells.decide():
+                # The model that ran last goes first: its engine is still there.
+                for label in sorted(plan.models, key=lambda name: name != engines.label):
+                    _run_model(session, cells, engines, label, probing)
+                    store.update_manifest(cost=session.costs.record(earlier))
         if probing is not None:
             probing.rest()
             session.tally.probes, session.tally.stored_probes = probing.made, probing.found
@@ -78,11 +92,45 @@ def run(
     return state, session.tally
 
 
+class _Engines:
+    """The engine that ran last. It stays for the model's next round; the next model's engine takes its place."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._last: LiveEngine | None = None
+
+    def __enter__(self) -> _Engines:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def label(self) -> str | None:
+        """The model whose engine runs; None where none does."""
+        return None if self._last is None else self._last.label
+
+    def of(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
+        """The model's engine, which starts with its first sample, for `settings`."""
+        if self._last is None or self._last.label != label:
+            self.close()
+            self._last = LiveEngine(label, settings, functools.partial(self._session.start_engine, label))
+        self._last.settings = settings
+        return self._last
+
+    def close(self) -> None:
+        """Stop the engine, if one runs."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.close()
+
+
 class _CellsLeft:
     """The cells that the session still has to run, by model and context setting, in the order of the plan."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, rounds: RoundsPlan) -> None:
         self._session, plan = session, session.plan
+        self._rounds = rounds
         self._cells = {(m, s.label): tuple(plan.of(m, s.label)) for m in plan.models for s in plan.config.contexts}
         self._assignments: dict[tuple[str, str], Assignment] = {}
 
@@ -102,7 +150,9 @@ class _CellsLeft:
             fingerprint = store.manifest["models"][model]["fingerprint"]
             decoding = store.manifest["decoding"][fingerprint]
             files = {cell: (store.samples_path(cell), *store.earlier_files_like(cell)) for cell in cells}
-            self._assignments[model, setting] = Assignment(model, setting, cells, fingerprint, files, decoding)
+            self._assignments[model, setting] = Assignment(
+                model, setting, cells, fingerprint, files, decoding, self._rounds.parts(cells)
+            )
         return self._assignments[model, setting]
 
     def replace(self, model: str, setting: str, cells: Sequence[Cell]) -> None:
@@ -110,15 +160,45 @@ class _CellsLeft:
         self._cells[model, setting] = tuple(cells)
         self._assignments.pop((model, setting), None)
 
+    def next_round(self, model: str, setting: str) -> bool:
+        """Plan the next round of the setting's precisions; whether there is one. Its cells are then left."""
+        growing, lines = self._rounds.advance(self._session.store, "precision", model, setting)
+        self._planned(growing, lines)
+        return bool(growing)
+
+    def decide(self) -> bool:
+        """Plan the next round of every open decision; whether there is one."""
+        growing, lines = self._rounds.advance(self._session.store, "decide")
+        self._planned(growing, lines)
+        return bool(growing)
+
+    def waiting(self, cells: Sequence[Cell], left: Sequence[Cell]) -> list[Cell]:
+        """Of a setting whose engine was lost: the cells beside `left` whose rounds may go on."""
+        failures = self._session.store.failures
+        return [c for c in cells if c not in left and c.key not in failures and self._rounds.goes_on(c)]
+
+    def _planned(self, growing: Sequence[Cell], lines: Sequence[str]) -> None:
+        for line in lines:
+            self._session.progress.say(line)
+        if lines:
+            self._session.progress.replan(self._rounds.counts)
+        for model, setting in dict.fromkeys((cell.model, cell.context) for cell in growing):
+            self.replace(model, setting, [c for c in growing if (c.model, c.context) == (model, setting)])
+
     def prefetch_after(self, model: str, setting: str) -> None:
-        """Start to produce the samples of the next model and setting that has cells left."""
+        """Start to produce the samples of the next model and setting that has cells left.
+
+        Not while rounds of this one may follow: their samples go on where the present ones end.
+        """
+        if any(map(self._rounds.goes_on, self._cells[model, setting])):
+            return
         keys = list(self._cells)
         following = keys[keys.index((model, setting)) + 1 :]
         if key := next((k for k in following if self._cells[k]), None):
             self._session.prefetcher.prefetch(self.assignment(*key))
 
 
-def _run_model(session: Session, cells: _CellsLeft, label: str, probing: Probing | None) -> None:
+def _run_model(session: Session, cells: _CellsLeft, engines: _Engines, label: str, probing: Probing | None) -> None:
     """Run all cells of one model, then its probes. After an engine's death, a new engine runs the cells that are left.
 
     After `_DEATHS` engines in a row that died without an answer, the cells that are left fail: others would die too.
@@ -126,12 +206,14 @@ def _run_model(session: Session, cells: _CellsLeft, label: str, probing: Probing
     before = dataclasses.replace(session.tally)
     deaths, answered = 0, session.tally.sent_tokens
     while settings := cells.settings(label):
-        with LiveEngine(label, settings, functools.partial(session.start_engine, label)) as engine:
-            end = _run_settings(session, cells, engine)
-            if end.ending is Ending.DONE:
-                _record_work(session, engine, before)
-                if probing is not None:
-                    probing.in_live_engine(engine)
+        engine = engines.of(label, settings)
+        end = _run_settings(session, cells, engine)
+        if end.ending is Ending.DONE:
+            _record_work(session, engine, before)
+            if probing is not None:
+                probing.in_live_engine(engine)
+            continue
+        engines.close()
         if end.ending is Ending.ENGINE_LOST:
             deaths = deaths + 1 if session.tally.sent_tokens == answered else 0
             answered = session.tally.sent_tokens
@@ -140,19 +222,28 @@ def _run_model(session: Session, cells: _CellsLeft, label: str, probing: Probing
         if end.ending is Ending.ENGINE_CANNOT_START or deaths == _DEATHS:
             for cell in cells.of_model(label):
                 session.fail(cell, end.error)
+                cells.replace(label, cell.context, ())
             return
 
 
 def _run_settings(session: Session, cells: _CellsLeft, engine: LiveEngine) -> SettingEnd:
-    """Run the engine's settings one after the other, until the engine is lost; how the last one ended."""
+    """Run the engine's settings one after the other, until the engine is lost; how the last one ended.
+
+    A setting's precisions are reached round by round before the next setting begins.
+    """
     end = SettingEnd(ending=Ending.DONE)
     for setting in engine.settings:
         key = (engine.label, setting.label)
-        prefetch_next = functools.partial(cells.prefetch_after, *key)
-        end = SettingRun(session, engine, setting, cells.assignment(*key), prefetch_next).run()
-        cells.replace(*key, end.left)
-        if end.ending is not Ending.DONE:
-            break
+        going = True
+        while going:
+            prefetch_next = functools.partial(cells.prefetch_after, *key)
+            assignment = cells.assignment(*key)
+            end = SettingRun(session, engine, setting, assignment, prefetch_next).run()
+            if end.ending is not Ending.DONE:
+                cells.replace(*key, [*end.left, *cells.waiting(assignment.cells, end.left)])
+                return end
+            cells.replace(*key, ())
+            going = cells.next_round(*key)
     return end
 
 

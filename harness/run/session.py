@@ -128,6 +128,10 @@ class LiveEngine:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the engine, if it runs."""
         if self.engine is not None:
             self.engine.close()
 

@@ -86,8 +86,13 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
         "failures": {key: error for key, error in old.get("failures", {}).items() if key in keys},
         **{what: kept for what, kept in _kept(facts, old).items() if kept},
         "unverified": sorted(keys if changed else keys & set(old.get("unverified", []))),
-        "cells": [{**dataclasses.asdict(cell), "planned": planned} for cell, planned in cells.items()],
+        "cells": planned_cells(cells),
     }
+
+
+def planned_cells(cells: Mapping[Cell, int | None]) -> list[dict[str, Any]]:
+    """The plan as a manifest has it: every cell with its number of samples."""
+    return [{**dataclasses.asdict(cell), "planned": planned} for cell, planned in cells.items()]
 
 
 _NO_INPUT = (

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from harness.store.arithmetic import differing
 from harness.store.manifest import MANIFEST, instant
 from harness.store.probes import Probes
+from harness.store.rounds import Rounds
 from harness.store.run import Store
 from harness.store.scores import pair
 from harness.types import Cell, GatedevalError
@@ -208,7 +209,22 @@ def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
         ],
         "failures": {},
         "sessions": [],
+        **({"rounds": rounds} if (rounds := _merged_rounds(left, right)) else {}),
     }
+
+
+def _merged_rounds(left: Store, right: Store) -> list[dict[str, Any]]:
+    """The rounds of both runs; of a number that both have, those of the run with more samples of it.
+
+    Samples of one cell come in one order, so the joined run has the larger set, and with it that run's interval.
+    """
+    chosen: list[Rounds] = []
+    for run in (left, right):
+        for entry in dict.fromkeys(found for cell in run.cells if (found := run.rounds(cell)) is not None):
+            rivals = [e for e in chosen if set(e.all_cells) & set(entry.all_cells)]
+            if all(sum(e.samples[-1]) < sum(entry.samples[-1]) for e in rivals):
+                chosen = [*(e for e in chosen if e not in rivals), entry]
+    return [entry.to_dict() for entry in chosen]
 
 
 def _other_arithmetic(left: Store, right: Store) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +21,7 @@ from harness.store.arithmetic import key_of
 from harness.store.files import Appender, RunLock, explain, to_line, write_atomic
 from harness.store.manifest import MANIFEST
 from harness.store.probes import Probes
+from harness.store.rounds import Rounds, rounds_of
 from harness.store.scores import CellScores, Expected, each_sample, read_scores, select, within_plan
 from harness.store.stored import files_like
 from harness.store.summary import CellSummary, summarise, to_csv
@@ -44,6 +45,8 @@ class Store:
         self._appenders: dict[Cell, Appender] = {}
         self._expected = Expected(path / "expected", manifest.get("unverified", ()))
         self._scores: dict[Cell, CellScores] = {}
+        self._rounds: dict[Cell, Rounds] = {}
+        self._set_rounds()
         self._earlier_files = sorted((path / "samples").glob("*.jsonl"))  # those of earlier sessions
 
     @classmethod
@@ -167,7 +170,7 @@ class Store:
     def samples(self, cell: Cell) -> Iterator[Sample]:
         """The cell's samples, one per id, in natural id order, only those that the plan asks for."""
         records = select(self.samples_path(cell), self._expected.get(cell))
-        for id in within_plan(list(records), self.cells.get(cell)):
+        for id in within_plan(list(records), self._first(cell)):
             record = records.pop(id)
             record["scores"] = {k: float("nan") if v is None else v for k, v in record["scores"].items()}
             yield Sample(**{k: v for k, v in record.items() if k in _FIELDS})
@@ -176,7 +179,7 @@ class Store:
         """The cell's samples as columns, without the texts; kept in memory once read."""
         if cell not in self._scores:
             expected = self._expected.get(cell)
-            self._scores[cell] = read_scores(self.samples_path(cell), self.cells.get(cell), expected)
+            self._scores[cell] = read_scores(self.samples_path(cell), self._first(cell), expected)
         return self._scores[cell]
 
     def planned(self, cell: Cell) -> int | None:
@@ -191,8 +194,35 @@ class Store:
 
     def finished(self) -> tuple[int, int]:
         """(finished samples that the plan asks for, samples that it asks for where that is known)."""
-        done = sum(len(within_plan(list(self.done(cell)), self.cells[cell])) for cell in self.cells)
+        done = 0
+        for cell, planned in self.cells.items():
+            n = len(within_plan(list(self.done(cell)), self._first(cell)))
+            done += n if planned is None else min(n, planned)
         return done, sum(self.planned(cell) or 0 for cell in self.cells)
+
+    # ------------------------------------------------------------------ rounds
+
+    def rounds(self, cell: Cell) -> Rounds | None:
+        """The rounds that decided how many samples the cell has; None where its plan is a plain count."""
+        return self._rounds.get(cell)
+
+    def replan(self, counts: Mapping[Cell, int], rounds: Sequence[Rounds]) -> None:
+        """Another round is planned: `counts` are the samples of these cells from now on, `rounds` all that is known."""
+        self._writable()
+        self.cells = {cell: counts.get(cell, planned) for cell, planned in self.cells.items()}
+        self.manifest["cells"] = manifests.planned_cells(self.cells)
+        self.manifest["rounds"] = [entry.to_dict() for entry in rounds]
+        self._set_rounds()
+        self._scores.clear()
+        self._write_manifest()
+
+    def _set_rounds(self) -> None:
+        self._rounds = rounds_of(self.manifest)
+
+    def _first(self, cell: Cell) -> int | None:
+        """How many samples count, the first ones by id; None: all that are expected, because ids were drawn."""
+        drawn = cell in self._rounds and self._rounds[cell].population is not None
+        return None if drawn else self.cells.get(cell)
 
     # ------------------------------------------------------------------ manifest
 
@@ -243,7 +273,8 @@ class Store:
         write_atomic(self.path / "cells.csv", to_csv(rows))
         probes = {probe["hash"] for probe in self.manifest.get("probes") or ()}
         probed = not probes or probes <= Probes(self.path).hashes()
-        return "complete" if all(row.complete for row in rows) and not self.failures and probed else "incomplete"
+        ended = probed and all(entry.ended for entry in self._rounds.values())
+        return "complete" if ended and all(row.complete for row in rows) and not self.failures else "incomplete"
 
     def finish(self, **facts: Any) -> str:
         """End the session: write derived files, state and end time, release the lock.

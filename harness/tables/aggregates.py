@@ -13,6 +13,7 @@ from harness.benchmarks.presentation import presentation_of
 from harness.benchmarks.rolling import combined
 from harness.store import Store
 from harness.store.summary import scale_of
+from harness.tables.sampled import in_rounds, mean_in_rounds
 from harness.text import counted
 from harness.types import Cell
 
@@ -25,6 +26,7 @@ class Aggregate:
     partial results were asked for. `partial` lists cells with fewer samples than planned. `interval` and `clustered`
     are on 0..1; the latter takes the cells (MMLU's subjects) as clusters, for a mean over the questions of several.
     `checkpoints`: the number of every checkpoint of an arm, unit of the value; empty for a single one.
+    `in_rounds`: the samples of some cell came in rounds, so the cells may have different numbers of them.
     """
 
     value: float
@@ -32,6 +34,7 @@ class Aggregate:
     samples: int
     cells: list[Cell] = field(default_factory=list)
     clustered: stats.Interval | None = None
+    in_rounds: bool = False
     missing: list[str] = field(default_factory=list)
     partial: list[str] = field(default_factory=list)
     checkpoints: list[float] = field(default_factory=list)
@@ -113,8 +116,19 @@ def task_mean(store: Store, cells: list[Cell], *, allow_partial: bool = False) -
     value, interval = math.nan, stats.Interval(math.nan, math.nan, "")
     if columns and (allow_partial or not missing):
         value = 100 * float(np.mean([c.mean() for c in columns]))
-        interval = stats.mean_interval(columns[0]) if len(columns) == 1 else stats.stratified_interval(columns)
-    return Aggregate(value=value, interval=interval, samples=samples, cells=there, missing=missing, partial=partial)
+        if in_rounds(store, there) and scale_of(*columns) == 100.0:
+            interval = mean_in_rounds(store, there, columns, pooled=False)[1]
+        else:
+            interval = stats.mean_interval(columns[0]) if len(columns) == 1 else stats.stratified_interval(columns)
+    return Aggregate(
+        value=value,
+        interval=interval,
+        samples=samples,
+        cells=there,
+        in_rounds=in_rounds(store, there),
+        missing=missing,
+        partial=partial,
+    )
 
 
 def question_mean(
@@ -140,7 +154,9 @@ def question_mean(
     elif pooled.size and not np.isnan(pooled).any() and (allow_partial or not missing):
         scale = scale_of(pooled)
         value = scale * float(pooled.mean())
-        if scale == 100.0:
+        if in_rounds(store, there):
+            value, interval = _pooled_in_rounds(store, there, columns, scale)
+        elif scale == 100.0:
             interval = stats.mean_interval(pooled)
             if len(columns) > 1:
                 clusters = np.repeat(np.arange(len(columns)), [c.size for c in columns])
@@ -151,6 +167,15 @@ def question_mean(
         clustered=clustered,
         samples=int(pooled.size),
         cells=there,
+        in_rounds=in_rounds(store, there),
         missing=missing,
         partial=partial,
     )
+
+
+def _pooled_in_rounds(
+    store: Store, cells: list[Cell], columns: list[NDArray[np.float64]], scale: float
+) -> tuple[float, stats.Interval]:
+    """`question_mean` of cells whose samples came in rounds: every cell counts by its questions, asked or not."""
+    value, interval = mean_in_rounds(store, cells, columns, pooled=True)
+    return scale * value, interval if scale == 100.0 else stats.Interval(math.nan, math.nan, "")

@@ -113,6 +113,8 @@ def reading_lines(table: Table, uncertainty: Uncertainty, *, short: bool = False
         how = "Wilson for 0/1 scores, else bootstrap, stratified by task"
         if any(c.recipe for _, c in uncertainty.tested):
             how = "Student's t over an arm's checkpoints"
+        elif any(e.samples is not None for row in table.rows for e in row):
+            how = f"of samples in rounds as said there; of others {how}"
         lines.append(f"95% intervals: {widths} points ({how}).")
     for benchmark, halves in () if short else uncertainty.clustered.items():
         shown = presentation_of(benchmark)
@@ -143,8 +145,13 @@ def _signs(entries: list[Entry]) -> list[str]:
     parts = []
     if any(e.value is None for e in entries):
         parts.append(f"{DASH} beyond the context's reach, or not there")
-    if any(e.note is not None for e in entries):
-        parts.append("in brackets the 95% interval")
+    if any(e.note is not None and "±" in e.note for e in entries):
+        parts.append("in brackets half the width of the 95% interval, and the number of samples")
+        if any(e.drop is not None for e in entries):
+            parts.append("in parentheses the change against the same model's first un-extended context")
+    elif any(e.note is not None for e in entries):
+        more = ", and the number of samples" if any(e.samples is not None for e in entries) else ""
+        parts.append(f"in brackets the 95% interval{more}")
     elif any(e.drop is not None for e in entries):
         parts.append("in parentheses the change against the same model's first un-extended context")
     if any(e.best for e in entries):

@@ -12,9 +12,9 @@ import pandas as pd
 
 from harness import stats
 from harness.store import Store
-from harness.store.scores import CellScores
 from harness.store.summary import CellSummary, scale_of
 from harness.tables.arms import arms_of, spread_of
+from harness.tables.sampled import in_rounds, mean_in_rounds
 from harness.types import Cell, GatedevalError
 
 _SUMMARY = [f.name for f in dataclasses.fields(CellSummary)]
@@ -69,7 +69,7 @@ def cells_frame(store: Store) -> pd.DataFrame:
     Of a run that is read by arm, `model` is the row, and there are two more columns: checkpoints (Int64, how many it
     has) and sd (the standard deviation between their scores, NaN for one).
     """
-    rows = [dataclasses.asdict(store.summary(cell)) | _statistics(store.scores(cell)) for cell in ordered_cells(store)]
+    rows = [dataclasses.asdict(store.summary(cell)) | _statistics(store, cell) for cell in ordered_cells(store)]
     frame = pd.DataFrame(rows, columns=list(CELL_COLUMNS))
     frame["planned"] = frame["planned"].astype("Int64")
     for text in ("metric", "ci_method", "other_metrics", "error"):
@@ -87,12 +87,14 @@ def _with_spread(store: Store, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(checkpoints=pd.array(counts, dtype="Int64"), sd=spreads)
 
 
-def _statistics(columns: CellScores) -> dict[str, Any]:
+def _statistics(store: Store, cell: Cell) -> dict[str, Any]:
     """The interval of the headline metric, 0-100, and the means of the other metrics as text."""
+    columns = store.scores(cell)
     values = columns.scores
     interval = stats.Interval(math.nan, math.nan, "")
     if values.size and not math.isnan(float(values.mean())) and scale_of(values) == 100.0 and not columns.weights:
-        interval = stats.mean_interval(values)
+        rounds = in_rounds(store, [cell])
+        interval = mean_in_rounds(store, [cell], [values], pooled=False)[1] if rounds else stats.mean_interval(values)
     others = []
     for name, other in list(columns.metrics.items())[1:]:
         if other.size and not math.isnan(mean := columns.mean(name)):

@@ -42,6 +42,7 @@ class Entry:
     best: bool = False
     interval: tuple[float, float] | None = None  # 95%, unit of the value
     clustered: tuple[float, float] | None = None  # the same with tasks (MMLU's subjects) as clusters
+    samples: int | None = None  # how many the value is over, where they came in rounds
     note: str | None = None  # shown instead of the drop
     checkpoints: tuple[float, ...] = ()  # of an arm: the number of each of its checkpoints, unit of the value
     text: str | None = None

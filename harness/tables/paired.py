@@ -13,6 +13,7 @@ from harness.store import Store
 from harness.store.scores import pair
 from harness.store.summary import scale_of
 from harness.tables.aggregates import describe
+from harness.tables.sampled import design_of, difference_in_rounds, in_rounds
 from harness.types import Cell, GatedevalError
 
 ALPHA = 0.05  # a Holm-adjusted p-value below this is a difference
@@ -121,6 +122,8 @@ def compare_cells(
     store: Store, cells: list[tuple[Cell, Cell]], metric: str | None = None, *, pooled: bool = False
 ) -> Comparison:
     """Compare (baseline cell, candidate cell) pairs: equal weight per pair, or `pooled` by sample (MMLU, GSM8k)."""
+    if in_rounds(store, (cell for both in cells for cell in both)):
+        return _compare_in_rounds(store, cells, metric, pooled=pooled)
     xs, ys, unpaired = [], [], 0
     for a, b in cells:
         x, y, only = paired_scores(store, a, b, metric)
@@ -153,6 +156,38 @@ def compare_cells(
         differences=deltas,
         scale=scale,
         clustered=None if clustered is None else (scale * clustered.low, scale * clustered.high),
+    )
+
+
+def _compare_in_rounds(store: Store, cells: list[tuple[Cell, Cell]], metric: str | None, *, pooled: bool) -> Comparison:
+    """`compare_cells` on the common samples of cells whose samples came in rounds, which may differ in number.
+
+    Of two prefixes of one order of samples, the shorter one is what both have. Pooled by question, a subject counts by
+    its questions, asked or not.
+    """
+    pairs = [paired_scores(store, a, b, metric) for a, b in cells]
+    xs, ys = [x for x, _, _ in pairs], [y for _, y, _ in pairs]
+    deltas = stats.paired_differences(xs, ys)
+    scale = scale_of(*xs, *ys)
+    weights = design_of(store, [b for _, b in cells], pooled=pooled).weights
+    difference, interval, p, test = difference_in_rounds(store, cells, deltas, pooled=pooled)
+    split = stats.discordance(np.concatenate(deltas))
+    return Comparison(
+        cells=cells,
+        samples=sum(d.size for d in deltas),
+        unpaired=sum(only for _, _, only in pairs),
+        baseline=scale * float(sum(w * x.mean() for w, x in zip(weights, xs, strict=True))),
+        candidate=scale * float(sum(w * y.mean() for w, y in zip(weights, ys, strict=True))),
+        difference=scale * difference,
+        low=scale * interval.low,
+        high=scale * interval.high,
+        p=p,
+        test=test,
+        gained=split.gained,
+        lost=split.lost,
+        mdd=scale * stats.minimum_detectable_difference(deltas),
+        differences=deltas,
+        scale=scale,
     )
 
 

@@ -36,6 +36,7 @@ from harness.tables.measures import Measure, measures_of
 from harness.tables.paired import Comparison
 from harness.tables.reference import Reference, reference_frame, with_reference
 from harness.tables.rows import Compared, Row, baselines_of, compare_rows, contexts_of, is_extended, key_of, rows_of
+from harness.tables.sampled import rounds_lines
 from harness.tables.view import chosen, chosen_rows, shown, transposed, viewed
 from harness.text import counted
 
@@ -94,7 +95,7 @@ def table5(
         store,
         view,
         cells,
-        full=[*scoring_lines(store, cells), *beside, *reading_lines(table, uncertainty)],
+        full=[*scoring_lines(store, cells), *beside, *rounds_lines(store, cells), *reading_lines(table, uncertainty)],
         short=reading_lines(table, uncertainty, short=True),
         missing=table.missing,
     )
@@ -189,7 +190,7 @@ def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparis
     if value is None or math.isnan(value.value):
         return Entry()
     marks = "" if comparison is None else comparison.mark
-    return Entry(
+    entry = Entry(
         value=value.value,
         drop=None if base is None or math.isnan(base.value) else value.value - base.value,
         marks=marks + ("†" if value.partial or value.missing else ""),
@@ -198,13 +199,19 @@ def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparis
         checkpoints=tuple(value.checkpoints),
         decimals=digits,
     )
+    if not value.in_rounds:
+        return entry
+    half = "" if entry.interval is None else f"±{(entry.interval[1] - entry.interval[0]) / 2:.1f}, "
+    note = f"{entry.parenthesis} [{half}{value.samples:,}]".strip()
+    return replace(entry, samples=value.samples, note=note)
 
 
 def _with_interval(entry: Entry) -> Entry:
     """The entry with its interval beside it."""
     if entry.interval is None:
         return entry
-    return replace(entry, note=f"[{entry.interval[0]:.1f}, {entry.interval[1]:.1f}]")
+    count = "" if entry.samples is None else f"; {entry.samples:,}"
+    return replace(entry, note=f"[{entry.interval[0]:.1f}, {entry.interval[1]:.1f}{count}]")
 
 
 def _points(interval: Interval | None) -> tuple[float, float] | None:

@@ -205,6 +205,10 @@ def _renamed_manifest(manifest: Mapping[str, Any], names: Mapping[str, str]) -> 
     found = {**manifest, "config": config, "models": models, "comparisons": declared}
     if (probes := manifest.get("probes")) is not None:
         found["probes"] = [{**p, "model": name(p["model"]), "context": name(p["context"])} for p in probes]
+    found["rounds"] = [
+        {**entry, "models": [name(model) for model in entry["models"]], "context": name(entry["context"])}
+        for entry in manifest.get("rounds") or []
+    ]
     return found
 
 

@@ -1,0 +1,202 @@
+"""Rounds of samples: which numbers of a plan have a precision or a decision to reach, and what each is asked next.
+
+Every step is computed from the stored samples of the rounds before it, and a cell's samples always come in one order.
+So a run that was killed in any round takes the same steps again. The rules are in `harness.stats.sequential` and
+`harness.stats.decision`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.benchmarks.presentation import presentation_of
+from harness.benchmarks.protocol import Benchmark, benchmarks_of
+from harness.run.plan import Plan
+from harness.stats.decision import look_at, next_look
+from harness.stats.sequential import Moments, estimate, next_counts
+from harness.store import Store
+from harness.store.rounds import Goal, Rounds
+from harness.text import counted
+from harness.types import Cell
+
+Columns = list[NDArray[np.float64]]
+FAILED = "a cell failed"
+NO_SCALE = "scores are not in 0..1"
+REACHED = "precision reached"
+AT_MOST = "at most"
+UNDECIDED = "undecided"
+
+
+def entries_of(plan: Plan) -> list[Rounds]:
+    """Every number of the plan whose samples come in rounds, each before its first round's answers."""
+    found: list[Rounds] = []
+    for benchmark in benchmarks_of(plan.config):
+        if benchmark.sampling is None:
+            continue
+        cells = [cell for cell in plan.cells if plan.benchmark(cell) is benchmark]
+        groups: dict[tuple[str, str, int, str], list[Cell]] = {}
+        for cell in cells:
+            task = cell.task if benchmark.sampling.per == "task" else ""
+            groups.setdefault((cell.model, cell.context, cell.length, task), []).append(cell)
+        found += _entries(plan, benchmark, groups)
+    tests = sum(entry.goal == "decide" for entry in found)
+    return [dataclasses.replace(e, tests=tests) if e.goal == "decide" else e for e in found]
+
+
+def _entries(plan: Plan, benchmark: Benchmark, groups: Mapping[tuple[str, str, int, str], list[Cell]]) -> list[Rounds]:
+    rule, decide = benchmark.sampling, plan.config.decide
+    assert rule is not None
+    found = []
+    for (model, *rest), cells in groups.items():
+        if decide is not None and model in (decide.baseline, decide.candidate):
+            other = groups.get((decide.candidate if model == decide.baseline else decide.baseline, *rest))  # type: ignore[arg-type]
+            if other is not None and [c.task for c in other] == [c.task for c in cells]:
+                if model == decide.baseline:
+                    both = (decide.baseline, decide.candidate)
+                    found.append(_entry(plan, benchmark, cells, both, "decide", decide.margin))
+                continue
+        if rule.precision is not None:
+            found.append(_entry(plan, benchmark, cells, (model,), "precision", rule.precision))
+    return found
+
+
+def _entry(
+    plan: Plan, benchmark: Benchmark, cells: list[Cell], models: tuple[str, ...], goal: Goal, target: float
+) -> Rounds:
+    assert benchmark.sampling is not None
+    there = [benchmark.population(cell.task, plan.data) for cell in cells]
+    population = tuple(n for n in there if n is not None)
+    whole = population if len(population) == len(cells) else None
+    equal = whole is None or presentation_of(benchmark.name).pooling == "tasks"
+    parts = [1.0] * len(cells) if equal or whole is None else [float(n) for n in whole]
+    at_least = benchmark.sampling.at_least
+    most = tuple(plan.cells[cell] for cell in cells)
+    return Rounds(
+        models=models,
+        context=cells[0].context,
+        benchmark=benchmark.name,
+        length=cells[0].length,
+        tasks=tuple(cell.task for cell in cells),
+        weights=tuple(part / sum(parts) for part in parts),
+        population=whole,
+        at_least=at_least,
+        most=most,
+        goal=goal,
+        target=target,
+        samples=(tuple(min(at_least, n) for n in most),),
+    )
+
+
+class RoundsPlan:
+    """The rounds of a run, from the pilot on. `advance` plans the next one from what the store has."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.entries = entries_of(plan)
+
+    @property
+    def counts(self) -> dict[Cell, int]:
+        """Samples of every cell that comes in rounds, in its present round."""
+        return {cell: n for entry in self.entries for cell, n in entry.counts.items()}
+
+    def parts(self, cells: Sequence[Cell]) -> dict[Cell, tuple[int, int]]:
+        """Of those of `cells` that come in rounds: (samples of the rounds before, samples with the present one)."""
+        found: dict[Cell, tuple[int, int]] = {}
+        for entry in self.entries:
+            before = entry.samples[-2] if len(entry.samples) > 1 else (0,) * len(entry.tasks)
+            for model in entry.models:
+                pairs = zip(entry.cells(model), before, entry.samples[-1], strict=True)
+                found |= {cell: (first, end) for cell, first, end in pairs if cell in cells}
+        return found
+
+    def goes_on(self, cell: Cell) -> bool:
+        """Whether another round of the cell may follow."""
+        return any(entry.ended is None and cell in entry.all_cells for entry in self.entries)
+
+    @property
+    def deciding(self) -> bool:
+        """Whether a decision between two models is open."""
+        return any(entry.goal == "decide" and entry.ended is None for entry in self.entries)
+
+    def advance(self, store: Store, goal: Goal, model: str = "", context: str = "") -> tuple[list[Cell], list[str]]:
+        """Plan the next round: of one model's precisions under a context setting, or of every decision.
+
+        Returns the cells that grow, and a line about every entry that was looked at.
+        """
+        growing: list[Cell] = []
+        lines: list[str] = []
+        for i, entry in enumerate(self.entries):
+            if entry.ended is not None or entry.goal != goal:
+                continue
+            if goal == "precision" and (entry.models[0], entry.context) != (model, context):
+                continue
+            after = self.entries[i] = _after(store, entry)
+            lines.append(_line(entry, after))
+            if after.ended is None or len(after.samples) > len(entry.samples):
+                old, new = entry.counts, after.counts
+                growing += [cell for cell in new if new[cell] > old[cell]]
+        if lines:
+            store.replan(self.counts, self.entries)
+        return growing, lines
+
+
+def _after(store: Store, entry: Rounds) -> Rounds:
+    """The entry after its present round is finished: with another round, or ended."""
+    columns = [_columns(store, entry, model) for model in entry.models]
+    if any(c is None for c in columns):
+        return dataclasses.replace(entry, ended=FAILED)
+    scores = [c for c in columns if c is not None]
+    if any(((c < 0) | (c > 1)).any() for of_model in scores for c in of_model):
+        last = entry.samples[-1] == entry.most
+        grown = entry.samples if last else (*entry.samples, entry.most)
+        return dataclasses.replace(entry, samples=grown, ended=NO_SCALE)
+    half, more, ended = (_precision if entry.goal == "precision" else _decision)(entry, scores)
+    return dataclasses.replace(
+        entry,
+        widths=(*entry.widths, round(100 * half, 6)),
+        samples=entry.samples if more is None else (*entry.samples, tuple(more)),
+        ended=ended,
+    )
+
+
+def _precision(entry: Rounds, scores: list[Columns]) -> tuple[float, list[int] | None, str | None]:
+    """Half-width, samples of the next round, and why there is none."""
+    [columns], target = scores, entry.target / 100
+    half = float(estimate(Moments.of(columns), entry.design).half)
+    more = next_counts(columns, entry.design, target)
+    return half, more, None if more is not None else REACHED if half <= target else AT_MOST
+
+
+def _decision(entry: Rounds, scores: list[Columns]) -> tuple[float, list[int] | None, str | None]:
+    baseline, candidate = scores
+    seen = look_at(baseline, candidate, entry.design, entry.tests)
+    half = float(seen.high - seen.low) / 2
+    if (verdict := seen.verdict(entry.target / 100)) is not None:
+        return half, None, verdict
+    more = next_look(baseline, candidate, entry.design)
+    return half, more, None if more is not None else UNDECIDED
+
+
+def _columns(store: Store, entry: Rounds, model: str) -> Columns | None:
+    """The scores of the present round's samples, per task; None where a cell has not all of them, or a NaN."""
+    columns = [store.scores(cell).scores for cell in entry.cells(model)]
+    whole = all(c.size == n and not np.isnan(c).any() for c, n in zip(columns, entry.samples[-1], strict=True))
+    return columns if whole and not any(c.key in store.failures for c in entry.cells(model)) else None
+
+
+def _line(entry: Rounds, after: Rounds) -> str:
+    """What a round came to, for the screen."""
+    who = " against ".join(reversed(entry.models))
+    what = entry.tasks[0] if len(entry.tasks) == 1 else presentation_of(entry.benchmark).title
+    where = f"{who}, {entry.context}, {what}" + (f" {entry.length}" if entry.length else "")
+    drawn = f"{counted(f'{sum(entry.samples[-1]):,}', 'sample')}"
+    if after.ended in (FAILED, NO_SCALE) or not after.widths:
+        return f"{where}: no further rounds: {after.ended}"
+    goal = f"margin {entry.target:g}" if entry.goal == "decide" else f"goal ±{entry.target:g}"
+    text = f"{where}: round {len(entry.samples)}, {drawn}, ±{after.widths[-1]:.2f} points ({goal})"
+    if after.ended is not None:
+        return f"{text}; {after.ended}"
+    return f"{text}; {sum(after.samples[-1]) - sum(entry.samples[-1]):,} more"
