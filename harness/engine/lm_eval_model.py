@@ -16,7 +16,7 @@ from harness.engine.encoding import Encoder, generation_request
 from harness.engine.engine import Engine
 from harness.engine.requests import DEFAULT_ANSWER_TOKENS, Choice, Completion, SampleRequest
 from harness.models.tokenizer import Tokenizer
-from harness.types import GatedevalError
+from harness.types import GatedevalError, GateLayout
 
 
 @register_model("gatedeval")
@@ -45,6 +45,7 @@ class GatedevalLM(TemplateLM):
         rope_theta: float | None = None,
         yarn_factor: float | None = None,
         original_max_position_embeddings: int | None = None,
+        gate_layout: GateLayout | None = None,
         engine: Engine | None = None,
         batch_size: Any = None,
         max_batch_size: Any = None,
@@ -62,6 +63,7 @@ class GatedevalLM(TemplateLM):
                 revision=revision,
                 tokenizer=tokenizer,
                 dtype=dtype,  # type: ignore[arg-type]
+                gate_layout=gate_layout,
             )
             setting = _setting(max_length, rope_theta, yarn_factor, original_max_position_embeddings)
             engine = Engine(model, [setting], _options(options))

@@ -10,8 +10,9 @@ From q_proj in the checkpoint to the attention output, in reading order:
 
 1. `harness.models.layout`: which rows of q_proj are queries and which are gates, for every tensor-parallel rank.
 2. `gated.attention`: `QKVGParallelLinear` loads these rows; `GatedAttention` computes the equation above.
-3. `gated.model`: the decoder layer and the model class around it, and a loader that misses no tensor.
-4. `gated.plugin`: registers the model class in vLLM and points gated checkpoints at it.
+3. `gated.model`: the decoder layer and the model class around it, and a loader that misses no tensor; `gated.moe`: the
+   same around vLLM's mixture of experts.
+4. `gated.plugin`: registers the model classes in vLLM and points gated checkpoints at them.
 
 For every model that gatedeval runs, gated or not: `gated.loading` finds parameters that no tensor reached, and
 `gated.worker` has what the engine asks of each rank.

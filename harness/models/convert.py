@@ -104,7 +104,7 @@ def _write(checkpoint: Checkpoint, gate: Gate, layout: GateLayout, target: Path,
 
         def read(name: str) -> torch.Tensor:
             stored_name, file = files[name]
-            return opened[file].get_tensor(stored_name)  # type: ignore[no-any-return]
+            return opened[file].get_tensor(stored_name)
 
         for number, file in enumerate(checkpoint.weight_files, start=1):
             tensors: dict[str, torch.Tensor] = {}

@@ -12,6 +12,7 @@ The activation is the one in the class's code: most take the sigmoid, Laguna sof
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,6 +84,23 @@ def find_other_gate(path: Path, config: Mapping[str, Any], tensors: Mapping[str,
         if found is not None:
             return found
     return None
+
+
+def limits(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """What the installed vLLM cannot do with a checkpoint of these families, with the evidence; "" for nothing."""
+    kind, found = str(config.get("model_type")), []
+    if kind in _PER_HEAD and any(".linear_attn." in name for name in tensors):
+        found.append(
+            "on a CPU, linear-attention layers run in bfloat16 only (in other types it stops with 'CPU GDN attention"
+            " requires BF16'): set dtype: bfloat16"
+        )
+    if kind.startswith("qwen3_5") and importlib.util.find_spec("torchvision") is None:
+        found.append("its class imports torchvision, which is not installed")
+    if kind == "laguna" and any(name.endswith("experts.e_score_correction_bias") for name in tensors):
+        found.append(
+            "its class does not load the router's e_score_correction_bias, so the engine refuses the checkpoint"
+        )
+    return "; ".join(found)
 
 
 def _file(tensor: Tensor) -> str:

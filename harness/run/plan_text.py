@@ -8,6 +8,7 @@ from typing import Any
 from harness.config import ContextSetting, Model
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
+from harness.models.other_gates import limits
 from harness.rope import context
 from harness.run.plan import Plan
 from harness.text import align, counted
@@ -69,6 +70,8 @@ def describe(model: Model, *, as_json: bool = False) -> str:
         "vLLM class": checkpoint.architecture
         + ("" if layout is None or checkpoint.architecture.startswith("Gated") else " (vLLM's own)"),
     }
+    if limited := limits(config, checkpoint.tensors):
+        facts["vLLM's limits"] = limited
     try:
         tokenizer = tokenizer_path(model, directory)
         facts["tokenizer"] = f"{tokenizer} (sha256 {tokenizer_sha256(tokenizer)[:16]})"

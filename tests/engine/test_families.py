@@ -153,8 +153,9 @@ def test_linear_attention_runs_in_bfloat16(tmp_path: Path) -> None:
     """On a CPU, vLLM computes the linear-attention layers of Qwen3-Next in bfloat16 only, and says so in float32."""
     model, wanted = written("qwen3_next_linear", tmp_path / "m")
     native = wanted["native"]
+    first = [Question(0, ((tuple(IDS[:40]), (5,)),))]
     with pytest.raises(EngineError, match=r"CPU GDN attention requires BF16.*set the model's dtype: bfloat16"):
-        shared_engine.get(model, NATIVE)
+        list(shared_engine.get(model, NATIVE).choose(first))
     engine = shared_engine.get(model.model_copy(update={"dtype": "bfloat16"}), *SETTINGS)
     for setting in SETTINGS:
         engine.set_context(setting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from harness.engine.requests import Prompt, Question
 from harness.models.checkpoint import inspect
 from harness.models.tiny import make_tiny
 from harness.models.twin import make_twin
+from harness.models.variant import AttnGate
 from harness.types import GatedevalError
 from tests.support.engines import altered, started
 
+EXTENDED, SLOW = pytest.mark.extended, pytest.mark.slow
 IDS = [(11 * i * i + 5 * i) % 4000 + 40 for i in range(200)]
 
 
@@ -49,6 +52,37 @@ def test_twins_are_equal_to_the_bit(tiny: Path, twins: Path, dtype: str, gate: s
     source, tokens = measured(tiny / "baseline", dtype)
     twin, twin_tokens = measured(twins / gate, dtype)
     assert np.array_equal(source, twin)
+    assert tokens == twin_tokens
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("dtype", "gate"),
+    [
+        pytest.param("float32", AttnGate("value", activation="ns_sigmoid", input_dependent=False), marks=EXTENDED),
+        pytest.param("bfloat16", AttnGate("key", "headwise", activation="silu", input_dependent=False), marks=SLOW),
+        pytest.param("float32", AttnGate("attn_output", mode="add", activation="silu"), marks=SLOW),
+        pytest.param("bfloat16", AttnGate("query", shared=True), marks=SLOW),
+    ],
+    ids=str,
+)
+def test_twins_with_other_gates_are_equal_to_the_bit(tiny: Path, tmp_path: Path, dtype: str, gate: AttnGate) -> None:
+    source, tokens = measured(tiny / "baseline", dtype)
+    make_twin(tiny / "baseline", tmp_path / "twin", gate)
+    twin, twin_tokens = measured(tmp_path / "twin", dtype)
+    assert np.array_equal(source, twin)
+    assert tokens == twin_tokens
+
+
+@pytest.mark.engine
+@SLOW
+@pytest.mark.parametrize("activation", ["ns_sigmoid", "identity"])
+def test_twins_whose_logits_are_biases(tiny: Path, tmp_path: Path, activation: Any) -> None:
+    """The projections of such a twin have biases of zero. A matrix product with a bias may sum in another order."""
+    source, tokens = measured(tiny / "baseline", "float32")
+    make_twin(tiny / "baseline", tmp_path / "twin", AttnGate(activation=activation))
+    twin, twin_tokens = measured(tmp_path / "twin", "float32")
+    assert np.abs(source - twin).max() <= 1e-4
     assert tokens == twin_tokens
 
 

@@ -84,11 +84,19 @@ def test_a_process_that_was_killed_is_said_to_be_killed() -> None:
         ("ValueError: World size (4) is larger than the number of available GPUs (1)", "engine.tensor_parallel_size"),
         ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len", "max_length"),
         ("ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0", "float16"),
+        ("AssertionError: CPU GDN attention requires BF16.", "set the model's dtype: bfloat16"),
+        ("ModuleNotFoundError: No module named 'torchvision'", "install the version"),
         ("RuntimeError: NaNs detected in logits: {'1': 4096}", "no numbers"),
     ],
 )
 def test_known_causes_name_the_option(cause: str, knob: str) -> None:
     assert knob in remedy(cause)
+
+
+def test_a_class_that_cannot_be_imported_is_explained_by_the_import() -> None:
+    error = ValueError("Model architectures ['Qwen3_5ForCausalLM'] failed to be inspected. Please check the logs.")
+    log = "ERROR 12-01 03:31:22 [registry.py:7] ModuleNotFoundError: No module named 'torchvision'\n"
+    assert explanation(error, log).startswith("ModuleNotFoundError: No module named 'torchvision'; vLLM's class for")
 
 
 def test_an_unknown_cause_gets_no_advice() -> None:

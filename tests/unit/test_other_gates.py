@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,17 @@ def test_check_names_the_layout_with_its_evidence(
     assert inspect(directory).gate == gate
     said = describe(Model(label="m", path=str(directory)))
     assert evidence in said
+
+
+def test_check_says_what_vllm_cannot_do_here(tmp_path: Path) -> None:
+    hybrid = written(tmp_path / "hybrid", "qwen3_5_text")
+    said = describe(Model(label="m", path=str(hybrid)))
+    assert "linear-attention layers run in bfloat16 only" in said
+    assert ("imports torchvision" in said) is (importlib.util.find_spec("torchvision") is None)
+    experts = written(tmp_path / "laguna", "laguna", **MOE, shared_expert_intermediate_size=32)
+    assert "does not load the router's e_score_correction_bias" in describe(Model(label="m", path=str(experts)))
+    plain = written(tmp_path / "llama", "llama")
+    assert "vLLM's limits" not in describe(Model(label="m", path=str(plain)))
 
 
 def test_a_separate_gate_per_head() -> None:

@@ -459,6 +459,31 @@ def test_settings_that_contradict_themselves_are_refused(make: Any, said: str) -
         make()
 
 
+def test_a_text_under_multimodal_rope_has_the_default_angles() -> None:
+    """Its positions are equal in time, height and width. vLLM still gets the sections of a native setting."""
+    sections = {"rope_theta": 1e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+    for kind in ({}, {"rope_type": "default"}, {"type": "mrope"}):
+        config = {**QWEN3, "rope_scaling": {**sections, **kind}}
+        plain = {**QWEN3, "rope_scaling": {"rope_theta": 1e6, "rope_type": "default"}}
+        assert (rope_of(setting(), config).inv_freq == rope_of(setting(), plain).inv_freq).all()
+        assert rope_of(setting(), config).parameters["mrope_section"] == [24, 20, 20]
+        assert "mrope_section" not in rope_of(setting(yarn=YARN), config).parameters
+
+
+@pytest.mark.parametrize("key", ["rope_theta", "partial_rotary_factors"])
+def test_rope_parameters_of_every_layer_have_the_native_setting_alone(key: str) -> None:
+    config = {**QWEN3, key: [0.5] * 4}
+    assert max_length(setting(), config) == QWEN3["max_position_embeddings"]
+    assert overrides(setting(max_length=1000), config) == Overrides(
+        hf_overrides={}, max_model_len=1000, reach=QWEN3["max_position_embeddings"]
+    )
+    for other in (setting(rope_theta=1e6), setting(yarn=YARN), setting(linear=2.0)):
+        with pytest.raises(GatedevalError, match=r"for every layer.*use a native context"):
+            overrides(other, config)
+    with pytest.raises(GatedevalError, match="1000000 is beyond the checkpoint's max_position_embeddings"):
+        max_length(setting(max_length=1_000_000), config)
+
+
 # -------------------------------------------------------------------------------------------------------- precision
 
 
@@ -539,6 +564,9 @@ def test_an_override_replaces_the_full_attention_layers_and_keeps_the_others() -
         ({**QWEN3, "rope_scaling": {"rope_type": "mrope", "mrope_section": [1, 2, 3]}}, False),
         ({k: v for k, v in QWEN3.items() if k != "rope_theta"}, False),
         ({**QWEN3, "rope_parameters": {"rope_theta": 1e4, **LLAMA3}}, True),
+        ({**QWEN3, "rope_parameters": {"rope_theta": 1e4, "mrope_section": [24, 20, 20]}}, True),
+        ({**QWEN3, "rope_theta": [1e4, 5e6]}, False),
+        ({**QWEN3, "partial_rotary_factors": [0.5, 1.0]}, False),
     ],
 )
 def test_which_native_tables_are_ours_to_compute(config: dict[str, Any], computable: bool) -> None:
