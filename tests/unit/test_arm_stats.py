@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import math
 import sys
 from pathlib import Path
@@ -168,14 +167,14 @@ def test_tests_by_sample_cry_wolf_where_seeds_differ(bench: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", list(itertools.combinations_with_replacement((2, 3, 4, 5), 2)))
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 4), (5, 5), (2, 5), (3, 4)])
 def test_false_positives_about_recipes_stay_below_five_percent(bench: ModuleType, sizes: tuple[int, int]) -> None:
-    """1,200 simulated comparisons of arms whose recipes do not differ; 5% + 2 standard errors is 6.3%."""
+    """500 simulated comparisons of arms whose recipes do not differ; 5% + 2 standard errors is 7%."""
     same = bench.normal(0.15)
-    found = bench.rates(sizes, (same, same), 1200, 60, seed=sum(sizes))
-    assert found["recipe"] <= 0.063
-    assert found["bootstrap"] <= 0.063
-    assert found["family"] <= 0.012
+    found = bench.rates(sizes, (same, same), 500, 60, seed=sum(sizes))
+    assert found["recipe"] <= 0.07
+    assert found["bootstrap"] <= 0.07
+    assert found["family"] <= 0.02
     assert min(found["files"], found["single"]) > 0.15
 
 
