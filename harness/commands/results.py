@@ -126,11 +126,14 @@ def compare(
 @click.option("--output", "-o", type=PATH, help="File to write (default: RUN/report.html).")
 @click.option("--baseline", help="Label of the baseline.")
 @click.option("--candidate", help="Label of the model to compare with it.")
-def report(run: Path, output: Path | None, baseline: str | None, candidate: str | None) -> None:
+@infer_option
+def report(
+    run: Path, output: Path | None, baseline: str | None, candidate: str | None, infer: str | None
+) -> None:
     """Write RUN's report: one HTML page that needs no network."""
     from harness.report import write_report
 
-    print(write_report(run, output, baseline=baseline, candidate=candidate))
+    print(write_report(run, output, baseline=baseline, candidate=candidate, infer=infer))
 
 
 @click.command()

@@ -467,3 +467,8 @@ def test_the_report_shows_checkpoints_samples(run: Path, tmp_path: Path) -> None
     assert "Comparisons are about these checkpoints" in page
     assert '<td class="text">gate-s3</td>' in page, "facts are of checkpoints"
     assert table5(Store.read(run)).rows[0][0].text == "base"
+    single = write_report(run, tmp_path / "two.html", baseline="base-s1", candidate="gate-s1").read_text()
+    assert "between gate-s1 and base-s1" in single or "with base-s1" in single
+    recipe = write_report(run, tmp_path / "recipe.html", infer="recipe").read_text()
+    assert "with checkpoints as the unit" in recipe
+    assert "Comparisons are about the recipes" in recipe
