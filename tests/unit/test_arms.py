@@ -22,6 +22,7 @@ from harness.report.folder import compare_arms, runs_of
 from harness.store import Store, merge
 from harness.tables import delta_table, lengths_table, table5, tasks_table
 from harness.tables.compare import compare
+from harness.tables.curves import curves
 from harness.tables.training import trainings
 from harness.tables.training_table import training_table
 from harness.tables.view import viewed
@@ -208,6 +209,8 @@ def test_the_caption_says_what_a_comparison_is_about(run: Path) -> None:
     assert "(Student's t over an arm's checkpoints)" in recipe
     assert "Comparisons are about the recipes" in export_run(run, infer="recipe", caption="short").replace("\n  ", " ")
     row = document(run, infer="recipe")["rows"][0]["RULER 2/13 4K"]
+    curve = curves(viewed(Store.read(run), infer="recipe")[0])[0]
+    assert (curve.model, curve.lows[0], curve.highs[0]) == ("base", *map(pytest.approx, row["interval"]))
     low, high, _ = stats.arm_interval([v / 100 for v in row["checkpoints"]])
     assert row["interval"] == pytest.approx([100 * low, 100 * high])
 
