@@ -104,7 +104,8 @@ def main() -> None:
     emit(
         "arms",
         f"false positives at 5% where seeds differ and recipes do not, 2 to 5 checkpoints an arm: infer: recipe "
-        f"{100 * min(recipe):.1f} to {100 * max(recipe):.1f}%, by sample {100 * min(files):.0f} to {100 * max(files):.0f}%",
+        f"{100 * min(recipe):.1f} to {100 * max(recipe):.1f}%, by sample {100 * min(files):.0f} to "
+        f"{100 * max(files):.0f}%",
         runs=args.runs,
         samples=args.samples,
         rates=found,

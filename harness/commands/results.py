@@ -19,8 +19,8 @@ from harness.types import GatedevalError
 @click.option("--style", type=STYLES, help="What to tabulate (default: table5; probe where a run has probes alone).")
 @click.option("-s", "short_style", type=STYLES, hidden=True)
 @click.option("--reference", help="`paper` adds the paper's own rows (Table 5, or 4 for style probe); or a CSV file.")
-@click.option("--baseline", help="Label of the model that others are compared with (default: run.json's).")
-@click.option("--candidate", help="Label of the model to compare with it (style delta).")
+@click.option("--baseline", help="Label of the model or arm that others are compared with (default: run.json's).")
+@click.option("--candidate", help="Label of the model to compare with it (styles delta, training).")
 @click.option("--model", help="Label of the model to export (style lm_eval; needed if the run has several).")
 @click.option("--context", help="Label of the context setting to export (style lm_eval).")
 @click.option("--partial", "allow_partial", is_flag=True, help="Average over the finished tasks if some are missing.")
@@ -126,11 +126,14 @@ def compare(
 @click.option("--output", "-o", type=PATH, help="File to write (default: RUN/report.html).")
 @click.option("--baseline", help="Label of the baseline.")
 @click.option("--candidate", help="Label of the model to compare with it.")
-def report(run: Path, output: Path | None, baseline: str | None, candidate: str | None) -> None:
+@infer_option
+def report(
+    run: Path, output: Path | None, baseline: str | None, candidate: str | None, infer: str | None
+) -> None:
     """Write RUN's report: one HTML page that needs no network."""
     from harness.report import write_report
 
-    print(write_report(run, output, baseline=baseline, candidate=candidate))
+    print(write_report(run, output, baseline=baseline, candidate=candidate, infer=infer))
 
 
 @click.command()

@@ -34,6 +34,7 @@ from harness.store.files import write_atomic
 from harness.tables import sweep as sweeps
 from harness.tables import table5
 from harness.tables.arms import arms_of, checkpoint_view
+from harness.tables.arms_view import names_checkpoints
 from harness.tables.curves import Grid, grids_of, needle_grid, scored_over_length
 from harness.tables.frames import labels
 from harness.tables.view import viewed
@@ -50,24 +51,32 @@ class Section(NamedTuple):
 
 
 def write_report(
-    path: Path | str, out: Path | str | None = None, *, baseline: str | None = None, candidate: str | None = None
+    path: Path | str,
+    out: Path | str | None = None,
+    *,
+    baseline: str | None = None,
+    candidate: str | None = None,
+    infer: str | None = None,
 ) -> Path:
     """Write the run's report; returns the file (RUN/report.html unless `out` says where).
 
     `baseline` and `candidate` choose whose verdict and difference are shown, where the run has more than two models.
+    `infer`: "files" or "recipe", in place of the run's own choice.
     """
     path = Path(path)
     file = Path(out) if out is not None else path / "report.html"
-    write_atomic(file, report(Store.read(path), baseline, candidate))
+    write_atomic(file, report(Store.read(path), baseline, candidate, infer))
     return file
 
 
-def report(store: Store, baseline: str | None = None, candidate: str | None = None) -> str:
+def report(store: Store, baseline: str | None = None, candidate: str | None = None, infer: str | None = None) -> str:
     """The page as text. Labels, captions and responses are escaped or enter the page as text nodes.
 
-    Models and contexts have the names that the run's own section `table` gives them.
+    Models and contexts have the names that the run's own section `table` gives them. Where a checkpoint of an arm is
+    named, the arms are taken apart.
     """
-    store, view = viewed(store)
+    apart = names_checkpoints(store, baseline, candidate)
+    store, view = viewed(store, infer=infer, arms="off" if apart else None)
     if arms_of(store) is not None:  # a row per checkpoint too, which the page folds
         store, view = viewed(store, arms="expanded")
     single, _ = checkpoint_view(store, ())

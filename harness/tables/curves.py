@@ -17,6 +17,7 @@ from harness.tables.aggregates import lengths_of, over_length, task_mean, tasks_
 from harness.tables.comparisons import choose
 from harness.tables.frames import check_label, labels
 from harness.tables.layout import DASH, length_title
+from harness.tables.recipe import with_checkpoints
 from harness.types import Cell
 
 DEPTHS = 10  # rows of a needle grid
@@ -82,7 +83,7 @@ def _curve(store: Store, benchmark: str, model: str, context: str) -> Curve:
         cells = [Cell(model, context, benchmark, task, length) for task in tasks_of(store, benchmark)]
         if not any(cell in store.cells for cell in cells):
             continue
-        average = task_mean(store, cells)
+        average = with_checkpoints(store, task_mean(store, cells), None, pooled=False)
         if not math.isnan(average.value):
             curve.lengths.append(length)
             curve.scores.append(average.value)

@@ -32,6 +32,7 @@ from tests.support.fake_engine import FakeEngine, InlineProducer
 from tests.support.killing import killed_after
 
 Content = dict[str, Any]
+ARMS = ("models.0.arm", "models.0.step", "table.arms", "table.steps")
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +150,7 @@ def test_every_key_of_the_config(world: World) -> None:
     kinds = kinds_of(world, keys)
     for key in ("seed", "data", "models.0.path", "models.0.dtype", "chat_template", "contexts.0.yarn"):
         assert "answers" in kinds[f"config: {key}"], key
-    for key in ("name", "models.0.label", "contexts.0.label", "engine.prefix_caching", "caption"):
+    for key in ("name", "models.0.label", "contexts.0.label", "engine.prefix_caching", "caption", *ARMS):
         assert kinds[f"config: {key}"] == {"neither"}, key
 
 
@@ -191,6 +192,24 @@ def test_every_field_of_the_data(world: World, name: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- one case at a time
+
+
+def test_arms_that_are_added_renamed_or_dropped_ask_no_sample_again(world: World, tmp_path: Path) -> None:
+    shutil.copytree(world.root / "results", tmp_path / "results")
+    plain = p.to_dict(p.from_dict(p.config_of(world.root)))
+    for arm in ({"arm": "another"}, {"arm": "another", "step": 5}, {}):
+        entry = {k: v for k, v in plain["models"][0].items() if k not in ("arm", "step")}
+        config = p.from_dict({**plain, "models": [{**entry, **arm}], "table": {"arms": "off"} if arm else {}})
+        starts = FakeEngine.starts
+        assert run(config, tmp_path / "results").asked == 0
+        assert FakeEngine.starts == starts, "no engine is started for it"
+        manifest = Store.read(tmp_path / "results").manifest
+        assert {k: manifest["config"]["models"][0].get(k) for k in ("arm", "step")} == {
+            "arm": None,
+            "step": None,
+            **arm,
+        }
+        assert manifest["unverified"] == []
 
 
 def renamed(config: Config, **labels: str) -> Config:

@@ -1,4 +1,4 @@
-"""Runs with arms: two recipes, several checkpoints of each, perhaps at several training steps, with invented answers."""
+"""Runs with arms: two recipes, several checkpoints of each, perhaps at several steps, with invented answers."""
 
 from __future__ import annotations
 

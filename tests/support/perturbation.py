@@ -89,13 +89,17 @@ def _write_data(folder: Path, shift: int = 0) -> None:
     (folder / "squad/dev-v2.0.json").write_text(json.dumps({"version": "v2.0", "data": articles}))
 
 
+def _files(root: Path) -> dict[str, str]:
+    return {"path": str(root / "model"), "tokenizer": str(root / "model")}
+
+
 def config_of(root: Path, engine: dict[str, Any] | None = None) -> dict[str, Any]:
     """The world's config, complete: every key of every model is there, also those that are null."""
     return to_dict(
         from_dict(
             {
                 "name": "world",
-                "models": [{"label": "m", "path": str(root / "model"), "tokenizer": str(root / "model")}],
+                "models": [{"label": "m", **_files(root), "arm": "recipe", "step": 100}],
                 "contexts": [
                     {"label": "native", "max_length": 512},
                     {"label": "dynamic", "dynamic": 2, "max_length": 2304},
@@ -114,6 +118,7 @@ def config_of(root: Path, engine: dict[str, Any] | None = None) -> dict[str, Any
                 "data": str(root / "data"),
                 "chat_template": True,  # so that `thinking` can be changed alone
                 "engine": engine or {"dtype": "float32"},
+                "table": {"arms": "expanded", "steps": "all"},  # the defaults are not written
             }
         )
     )
@@ -177,6 +182,7 @@ def config_changes(root: Path) -> Iterator[tuple[str, list[Change]]]:
     known: list[Any] = [str(root / name) for name in ("other_data", "second")]
     known += list(dict.fromkeys(str(v) for _, v in leaves(base) if isinstance(v, str)))
     known += ["float32", "bfloat16", "auto", "append", "drop", "nvidia", "fair", "virology", "vt"]
+    known += ["rows", "last"]
     for path, value in leaves(base):
         candidates = [*others(value), *known, {"factor": 2, "original_max_position_embeddings": 256}, 256, 4096.0]
         candidates += [False, True, [known[0]], None]

@@ -16,17 +16,19 @@ from harness import stats
 from harness.commands.main import cli
 from harness.config import from_dict, load, to_dict
 from harness.exchange.results import Results
-from harness.export import FORMATS, export_run
+from harness.export import FORMATS, export_run, render
 from harness.report import write_report
 from harness.report.folder import compare_arms, runs_of
 from harness.store import Store, merge
-from harness.tables import delta_table, table5
+from harness.tables import delta_table, lengths_table, table5, tasks_table
 from harness.tables.compare import compare
+from harness.tables.curves import curves
 from harness.tables.training import trainings
+from harness.tables.training_table import training_table
 from harness.tables.view import viewed
 from harness.types import Cell, GatedevalError
 from tests.support.arm_runs import entries, skill_of, write_arms
-from tests.support.formats import assert_valid, validator
+from tests.support.formats import validator
 from tests.support.sample_runs import answer
 
 
@@ -39,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of two recipes at three steps."""
-    return write_arms(tmp_path_factory.mktemp("steps") / "run", entries(2, (1000, 2000, 4000)))
+    return write_arms(tmp_path_factory.mktemp("steps") / "run", entries(2, (1000, 2000, 4000)), n=6)
 
 
 def document(run: Path, **options: Any) -> dict[str, Any]:
@@ -79,31 +81,32 @@ def test_checkpoints_below_their_arm_change_no_number_and_no_mark(run: Path) -> 
         ]
 
 
-def test_without_arms_nothing_is_different(run: Path, tmp_path: Path) -> None:
+def test_without_arms_nothing_is_different(tmp_path: Path) -> None:
     """`arms: off` is the table of a run whose models are in no arm, byte for byte."""
-    models = [{k: v for k, v in entry.items() if k != "arm"} for entry in entries()]
-    same = write_arms(tmp_path / "run", models)
+    models = [{k: v for k, v in entry.items() if k != "arm"} for entry in entries(1)]
+    run, same = write_arms(tmp_path / "a" / "run", entries(1)), write_arms(tmp_path / "b" / "run", models)
     for style in ("table5", "tasks", "delta", "lengths"):
-        for fmt in FORMATS:
-            pair = {"baseline": "base-s1", "candidate": "gate-s1"} if style == "delta" else {}
-            assert export_run(run, style, fmt, arms="off", **pair) == export_run(same, style, fmt, **pair)  # type: ignore[arg-type]
+        for fmt in ("md", "json"):
+            assert export_run(run, style, fmt, arms="off") == export_run(same, style, fmt)
     assert "checkpoints" not in export_run(same, fmt="json")
 
 
 def test_every_format_has_arms(run: Path, trained: Path) -> None:
-    for source, style in ((run, "table5"), (run, "tasks"), (run, "delta"), (run, "lengths"), (trained, "training")):
+    tables = [table5(Store.read(run)), tasks_table(Store.read(run)), delta_table(Store.read(run))]
+    for table in [*tables, lengths_table(Store.read(run)), training_table(Store.read(trained))]:
         for fmt in FORMATS:
-            text = export_run(source, style, fmt)
-            assert "gate" in text or (style, fmt) == ("delta", "csv")
+            text = render(table, fmt)
+            assert "gate" in text or (table.style, fmt) == ("delta", "csv")
             assert "nan" not in text.lower()
-        validator("table").validate(document(source, style=style))
-    assert_valid(trained)
-    assert "8.1" in export_run(run, digits=1) and "±" in export_run(run)
+        validator("table").validate(json.loads(render(table, "json")))
+    validator("run").validate(json.loads((trained / "run.json").read_text()))
+    assert "8.1" in export_run(run, digits=1)
+    assert "±" in export_run(run)
     assert r"\ensuremath{\pm}" in export_run(run, fmt="latex")
     assert r"\ensuremath{\pm}" in export_run(run, fmt="latex", intervals=True)
     assert "checkpoints" in export_run(run, transpose=True).splitlines()[2]
     rows = list(csv.DictReader(io.StringIO(export_run(run, fmt="csv", arms="expanded"))))
-    first = [r for r in rows if r["model"] == "base"][0]
+    first = next(r for r in rows if r["model"] == "base")
     assert (first["checkpoints"], first["samples"]) == ("3", "12")
     own = [float(r["score"]) for r in rows if r["model"] != "base" and r["model"].startswith("base")
            and all(r[k] == first[k] for k in ("context", "task", "length"))]  # fmt: skip
@@ -206,6 +209,8 @@ def test_the_caption_says_what_a_comparison_is_about(run: Path) -> None:
     assert "(Student's t over an arm's checkpoints)" in recipe
     assert "Comparisons are about the recipes" in export_run(run, infer="recipe", caption="short").replace("\n  ", " ")
     row = document(run, infer="recipe")["rows"][0]["RULER 2/13 4K"]
+    curve = curves(viewed(Store.read(run), infer="recipe")[0])[0]
+    assert (curve.model, curve.lows[0], curve.highs[0]) == ("base", *map(pytest.approx, row["interval"]))
     low, high, _ = stats.arm_interval([v / 100 for v in row["checkpoints"]])
     assert row["interval"] == pytest.approx([100 * low, 100 * high])
 
@@ -219,12 +224,13 @@ def test_a_seed_effect_alone_is_a_difference_of_files_and_not_of_recipes(tmp_pat
 
 
 def test_large_differences_of_five_checkpoints_are_shown(tmp_path: Path) -> None:
-    path = write_arms(tmp_path / "run", entries(5), n=40, skill=lambda c: skill_of(c, gain=0.35, spread=0.02))
+    path = write_arms(tmp_path / "run", entries(5), n=16, skill=lambda c: skill_of(c, gain=0.35, spread=0.02))
     text = compare(path, infer="recipe", listed=0)
     assert "gate is better" in text
     assert "tests over checkpoints" in text
     assert "would it hold for other trainings on other samples?" in text
-    assert " ± " in text and "(5 checkpoints)" in text
+    assert " ± " in text
+    assert "(5 checkpoints)" in text
 
 
 def test_single_checkpoints_can_be_compared_as_before(run: Path) -> None:
@@ -249,7 +255,9 @@ def test_one_checkpoint_bears_no_claim_about_its_recipe(tmp_path: Path) -> None:
         found = CliRunner().invoke(cli, [command[0], str(path), *command[1:], "--infer", "recipe"])
         assert found.exit_code == 2
         assert found.output.count("\n") == 1
-        assert "infer: recipe needs two checkpoints or more in every arm, and 'base' (and 'gate') has one" in found.output
+        assert (
+            "infer: recipe needs two checkpoints or more in every arm, and 'base' (and 'gate') has one" in found.output
+        )
     assert "1" in [r["checkpoints"] for r in document(path)["rows"]]
 
 
@@ -257,7 +265,10 @@ def test_one_checkpoint_bears_no_claim_about_its_recipe(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"infer": "recipe", "arms": "off"}, "arms: off takes them apart"),
-        ({"models": ("gate-s1",)}, "'gate-s1' is a checkpoint of the arm 'gate'; --arms expanded or --arms off shows it"),
+        (
+            {"models": ("gate-s1",)},
+            "'gate-s1' is a checkpoint of the arm 'gate'; --arms expanded or --arms off shows it",
+        ),
         ({"models": ("gate",), "arms": "off"}, "it is an arm, and arms: off shows its checkpoints alone"),
         ({"models": ("gat",)}, "did you mean 'gate'"),
         ({"steps": "all"}, "--steps: no checkpoint of this run has a `step`"),
@@ -353,7 +364,9 @@ def test_curves_over_training_and_the_area_between(trained: Path) -> None:
         points = {int(r["step"]): r for r in own if r["arm"] == arm and r["step"]}
         assert list(points) == [1000, 2000, 4000]
         single = {
-            r["model"]: r["RULER 2/13 4K"]["value"] for r in document(trained, arms="off")["rows"] if r["context"] == "8k"
+            r["model"]: r["RULER 2/13 4K"]["value"]
+            for r in document(trained, arms="off")["rows"]
+            if r["context"] == "8k"
         }
         for step, point in points.items():
             values = [single[f"{arm}-s{seed}-{step}"] for seed in (1, 2)]
@@ -385,12 +398,14 @@ def test_figures_and_report_have_the_curves(trained: Path, run: Path, tmp_path: 
     found = CliRunner().invoke(cli, ["figures", str(trained), "-o", str(tmp_path), "-f", "svg"])
     assert found.exit_code == 0, found.output
     svg = (tmp_path / "training_8k.svg").read_text()
-    assert "training step" in svg and "mean difference" in svg
+    assert "training step" in svg
+    assert "mean difference" in svg
     assert (tmp_path / "ruler_tasks_gate_8k.svg").is_file()
     page = write_report(trained, tmp_path / "report.html").read_text()
     assert 'id="training"' in page
     assert page.count('<tr class="checkpoint">') == 8
-    assert "show the checkpoints of gate" in page and "2 checkpoints at step 4000" in page
+    assert "show the checkpoints of gate" in page
+    assert "2 checkpoints at step 4000" in page
     plain = write_report(run, tmp_path / "plain.html").read_text()
     assert 'id="training"' not in plain
 
@@ -418,7 +433,9 @@ def test_seeds_of_two_runs_make_one_arm(run: Path, tmp_path: Path) -> None:
     kept = merge(without, tmp_path / "a", tmp_path / "y")
     assert {m["arm"] for m in Store.read(kept).manifest["config"]["models"]} == {"base", "gate"}
     named = write_arms(tmp_path / "named", [{"label": "gate", "path": "g"}], skill=lambda c: 0.5)
-    with pytest.raises(GatedevalError, match="'gate' is the arm of 'gate-s1' in one run, and the label of another model"):
+    with pytest.raises(
+        GatedevalError, match="'gate' is the arm of 'gate-s1' in one run, and the label of another model"
+    ):
         merge(tmp_path / "a", named, tmp_path / "z")
 
 
@@ -453,3 +470,8 @@ def test_the_report_shows_checkpoints_samples(run: Path, tmp_path: Path) -> None
     assert "Comparisons are about these checkpoints" in page
     assert '<td class="text">gate-s3</td>' in page, "facts are of checkpoints"
     assert table5(Store.read(run)).rows[0][0].text == "base"
+    single = write_report(run, tmp_path / "two.html", baseline="base-s1", candidate="gate-s1").read_text()
+    assert "between gate-s1 and base-s1" in single or "with base-s1" in single
+    recipe = write_report(run, tmp_path / "recipe.html", infer="recipe").read_text()
+    assert "with checkpoints as the unit" in recipe
+    assert "Comparisons are about the recipes" in recipe

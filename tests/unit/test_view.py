@@ -140,7 +140,7 @@ def test_names_that_the_run_does_not_have_are_refused(run: Path) -> None:
         ("--label tab:x", "--label goes with --format latex, not with md"),
         ("--context 8k", "--context goes with --style lm_eval, not with table5"),
         ("--model baseline", "--model goes with --style lm_eval, not with table5"),
-        ("--candidate baseline", "--candidate goes with --style delta, not with table5"),
+        ("--candidate baseline", "--candidate goes with --style delta or training, not with table5"),
         ("--style tasks --transpose", "--transpose goes with --style table5, not with tasks"),
         ("--style tasks --partial", "--partial goes with --style table5, not with tasks"),
         ("--style delta --models baseline", "--models goes with --style table5 or tasks"),
