@@ -28,6 +28,7 @@ BENCHES = {
     "probe": ["--length", "32767"],
     "arms": ["--runs", "1000"],
     "precision": ["--runs", "2000", "--others", "300"],
+    "costs": [],
 }
 """Name -> arguments with which it takes at most three minutes. Without arguments it measures more."""
 DOCUMENT = ROOT / "docs" / "benchmarks.md"

@@ -101,7 +101,9 @@ def _is_large(devices: Devices) -> bool:
 def sharding(options: EngineOptions, devices: Devices, *, latent: bool) -> Sharding:
     """How vLLM spreads a model and its cache over the devices. `latent`: it has multi-head latent attention."""
     block = options.block_size or (_MLA_BLOCK if latent else _BLOCK)[devices.kind]
-    batches = options.pipeline_parallel_size if options.pipeline_parallel_size > 1 else 2  # asynchronous scheduling
+    batches = options.pipeline_parallel_size
+    if devices.kind == "gpu" and batches == 1:
+        batches = 2  # asynchronous scheduling, which vLLM does not have on a CPU
     return Sharding(
         tensor_parallel=options.tensor_parallel_size,
         pipeline_parallel=options.pipeline_parallel_size,

@@ -82,12 +82,9 @@ class Records:
                     name = (str(o.get("benchmark")), str(o.get("task")))
                     counted.setdefault(name, []).append((float(o["samples"]), float(o["answer"])))
         return Known(
-            observations=tuple(
-                Observation(work=Work.from_plain(o.get("work")), seconds=float(o["seconds"]), weight=weight)
-                for records, weight in ((flat, 1.0), (calibrations, _OF_CALIBRATION if flat else 1.0))
-                for record in records
-                for o in _list(record, "observations")
-                if isinstance(o.get("seconds"), int | float)
+            observations=(
+                *_observations(_whole_settings(flat), 1.0),
+                *_observations(calibrations, _OF_CALIBRATION if flat else 1.0),
             ),
             starts=tuple(_numbers(flat, "starts") or _numbers(calibrations, "starts")),
             switches=tuple(_numbers(flat, "switches") or _numbers(calibrations, "switches")),
@@ -135,6 +132,33 @@ def _of_runs(results: Path) -> Iterator[list[dict[str, Any]]]:
         models = cost.get("models") if isinstance(cost, dict) else None
         if isinstance(models, dict):
             yield [record for record in models.values() if isinstance(record, dict)]
+
+
+def _observations(records: list[dict[str, Any]], weight: float) -> list[Observation]:
+    return [
+        Observation(work=Work.from_plain(o.get("work")), seconds=float(o["seconds"]), weight=weight)
+        for record in records
+        for o in _list(record, "observations")
+        if isinstance(o.get("seconds"), int | float)
+    ]
+
+
+def _whole_settings(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records with one observation per session and context setting.
+
+    An engine works on prompts of several cells at once, so that the seconds of a single cell, which are those between
+    its answers and the ones before, may be another cell's work.
+    """
+    found = []
+    for record in records:
+        sums: dict[tuple[str, str], tuple[Work, float]] = {}
+        for o in _list(record, "observations"):
+            if isinstance(o.get("seconds"), int | float):
+                key = (str(o.get("session")), str(o.get("context")))
+                work, seconds = sums.get(key, (Work(), 0.0))
+                sums[key] = (work + Work.from_plain(o.get("work")), seconds + float(o["seconds"]))
+        found.append({"observations": [{"work": w.to_plain(), "seconds": s} for w, s in sums.values()]})
+    return found
 
 
 def _list(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

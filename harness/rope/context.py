@@ -216,7 +216,8 @@ def overrides(setting: ContextSetting, checkpoint_config: Mapping[str, Any], *, 
         # vLLM computes the base from max_position_embeddings / max_trained_positions: without both it scales nothing.
         parameters["max_trained_positions"] = parameters["original_max_position_embeddings"]
         given["max_position_embeddings"] = max(length, int(parameters["original_max_position_embeddings"]))
-    elif kind != "linear" and length > positions:  # linear: vLLM itself multiplies by the factor
+    elif (kind != "linear" or nested) and length > positions:
+        # linear: vLLM itself multiplies by the factor, but not for Gemma 3, whose parameters are given per layer type
         given["max_position_embeddings"] = length
     return Overrides(hf_overrides=given, max_model_len=length, reach=_reach(setting, parameters, positions))
 

@@ -32,6 +32,8 @@ SECONDS = 10.0
 """What one model's calibration takes, roughly: no step is begun that would go far beyond."""
 _SAMPLES = 4  # of each task, at its smallest length
 _SHORT, _ANSWER = 32, 24
+_ALWAYS = 1024
+"""Tokens: prompts up to this length are measured however slow the machine is just now."""
 _ROUNDS = 4
 """Rounds of measurements at most: single ones are off where another process takes the cores for a moment."""
 
@@ -81,9 +83,9 @@ class _Calibration:
         seqs = max(1, min(32, self._memory.together(2 * _SHORT, 32) if self._memory else 8))
         rounds = 0
         while rounds < 2 or (rounds < _ROUNDS and self._left() > SECONDS / 2):
+            self._growing(rounds)
             for lengths, answer in (([_SHORT] * seqs, 1), ([_SHORT], _ANSWER), ([_SHORT] * seqs, _ANSWER)):
                 self._prompts(lengths, answer)
-            self._growing(rounds)
             if not rounds:
                 self._real(self.engine.setting)
             rounds += 1
@@ -107,7 +109,7 @@ class _Calibration:
         """
         most = self.engine.max_length - 1
         length, took = min(256, most), 0.0
-        while self._left() > (SECONDS / 2 if not round else 0.0) + 3 * took:
+        while (not round and length <= _ALWAYS) or self._left() > (SECONDS / 2 if not round else 0.0) + 3 * took:
             took = self._prompts([length], 1)
             if length == most:
                 break

@@ -549,6 +549,8 @@ NESTED = {
 
 def test_an_override_replaces_the_full_attention_layers_and_keeps_the_others() -> None:
     given = overrides(setting(yarn=YARN, max_length=131072), NESTED).hf_overrides["rope_parameters"]
+    linear = overrides(setting(linear=4.0), NESTED)
+    assert linear.hf_overrides["max_position_embeddings"] == linear.max_model_len == 131072
     assert given["sliding_attention"] == NESTED["rope_parameters"]["sliding_attention"]  # type: ignore[index]
     assert given["full_attention"]["rope_type"] == "yarn"
     assert given["full_attention"]["rope_theta"] == 500000.0, "the checkpoint's base, not a default"
