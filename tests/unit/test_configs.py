@@ -94,7 +94,8 @@ def test_the_smoke_test_goes_from_4k_to_128k_with_one_sample() -> None:
 def sections() -> dict[str, type[Entry]]:
     """Every class of keys that a config can have."""
     vocabulary = {"top": Config, "model": Model, "context": ContextSetting, "yarn": Yarn, "engine": EngineOptions}
-    return {**vocabulary, "probe": ProbeOptions, "table": TableOptions, **benchmark_types()}
+    rules = {"samples": Sampling, "decide": Decide}
+    return {**vocabulary, **rules, "probe": ProbeOptions, "table": TableOptions, **benchmark_types()}
 
 
 def test_every_key_is_documented_and_every_documented_key_exists() -> None:
@@ -109,6 +110,8 @@ def test_every_key_is_documented_and_every_documented_key_exists() -> None:
         "context": "`contexts`",
         "yarn": "`yarn`",
         "engine": "`engine`",
+        "samples": "`samples`",
+        "decide": "`decide`",
         "probe": "`probe`",
         "table": "`table`",
         "ruler": "RULER: `{ruler: ..., lengths: [...], ...}`",
@@ -131,7 +134,7 @@ def test_documented_defaults_are_the_real_ones() -> None:
                 and isinstance(field.default, int | float | str)
                 and key not in ("samples", "shots", "dtype")
             ):
-                assert rows[key] == f"{field.default}".lower().removesuffix(".0"), key
+                assert rows[key].removesuffix(".0") == f"{field.default}".lower().removesuffix(".0"), key
 
 
 def test_the_examples_in_the_documentation_load(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class CutEngine(FakeEngine):
 def config(tiny: Path, *, samples: Any = None, benchmarks: Any = None, models: Any = None, **more: Any) -> Config:
     labels = models or ["baseline"]
     rule = RULE if samples is None else samples
-    entries = [{"ruler": ["niah_single_1", "vt", "niah_multiquery"], "lengths": [512], "samples": rule,
+    entries = [{"ruler": ["niah_single_1", "niah_single_2", "niah_multikey_1"], "lengths": [512], "samples": rule,
                 "answer_tokens": 24, "profile": "fair"}]  # fmt: skip
     return from_dict(
         {
@@ -121,10 +121,12 @@ def test_what_is_stored_is_not_asked_again(finished: Path, tiny: Path) -> None:
     assert entries(finished) == before
 
 
-@pytest.mark.parametrize("after", [0, 7, 30, 31, 45, 80])
+@pytest.mark.parametrize("after", [0, 7, 30, 31, -1])
 def test_a_run_that_was_killed_in_any_round_takes_the_same_steps(
     finished: Path, tiny: Path, tmp_path: Path, after: int
 ) -> None:
+    total = sum(map(len, ids(finished).values()))
+    after = after % total
     CutEngine.after = after
     with pytest.raises(Cut):
         run(config(tiny), tmp_path / "run")
@@ -134,7 +136,7 @@ def test_a_run_that_was_killed_in_any_round_takes_the_same_steps(
     tally = run(config(tiny), tmp_path / "run")
     assert entries(tmp_path / "run") == entries(finished)
     assert ids(tmp_path / "run") == ids(finished)
-    assert tally.asked == sum(map(len, ids(finished).values())) - after
+    assert tally.asked == total - after
 
 
 def test_runs_at_other_precisions_nest(finished: Path, tiny: Path, tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_the_table_has_numbers_and_half_widths(finished: Path) -> None:
 
 def test_another_name_for_a_model_keeps_its_rounds(finished: Path) -> None:
     store = Store.read(finished)
-    store.manifest["config"]["table"]["rename"] = [["baseline", "plain"]]
+    store.manifest["config"]["table"]["rename"] = {"baseline": "plain"}
     table = table5(store)
     assert table.rows[0][0].text == "plain"
     assert table.rows[0][2].samples == sum(entries(finished)[0].samples[-1])
