@@ -13,6 +13,7 @@ from harness.config import Config, ContextSetting, EngineOptions, Model, TableOp
 from harness.config.discovery import benchmark_types
 from harness.config.fields import Entry
 from harness.config.probing import ProbeOptions
+from harness.config.sampling import Decide, Sampling
 from harness.rope.context import overrides
 from harness.types import Cell
 from tasks.demo import MODELS

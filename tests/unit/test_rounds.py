@@ -248,6 +248,7 @@ def test_a_decision_draws_both_models_samples_in_the_same_rounds(tiny: Path, tmp
     assert entries(tmp_path / "run") == [entry]
 
 
+@pytest.mark.extended
 def test_a_decision_that_was_killed_takes_the_same_steps(tiny: Path, tmp_path: Path) -> None:
     two = config(tiny, models=["baseline", "elementwise"], samples={"at_least": 10, "at_most": 25}, decide=DECIDE)
     run(two, tmp_path / "whole")
