@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from harness.benchmarks.lm_eval import random_order
 from harness.config import Config, from_dict
 from harness.engine.requests import Answer, Prompt, Question
+from harness.export.lm_eval import lm_eval_results
 from harness.run import runner
 from harness.run.plan import build
 from harness.run.progress import Progress
@@ -302,3 +304,20 @@ def test_bad_input_is_one_line(tiny: Path, samples: Any, more: dict[str, Any], m
         config(tiny, samples=samples, models=["baseline", "elementwise"], **more)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_lm_evals_results_weight_subjects_by_their_questions(tiny: Path, tmp_path: Path, shared: Path) -> None:
+    subjects = ["anatomy", "virology", "us_foreign_policy"]
+    entry = {"mmlu": {"shots": 0, "subjects": subjects, "samples": {"precision": 7.0, "at_least": 10}}}
+    native = [{"label": "native"}]
+    run(config(tiny, benchmarks=[entry], contexts=native, data=str(shared / "data")), tmp_path / "run")
+    [found] = entries(tmp_path / "run")
+    assert found.population == (135, 166, 100)
+    assert len(set(found.samples[-1])) > 1
+    store = Store.read(tmp_path / "run")
+    means = [store.scores(cell).scores.mean() for cell in found.cells("baseline")]
+    expected = sum(n * m for n, m in zip(found.population, means, strict=True)) / sum(found.population)
+    results = json.loads(lm_eval_results(store))
+    assert results["groups"]["mmlu"]["acc,none"] == pytest.approx(expected)
+    assert results["n-samples"]["mmlu_anatomy"] == {"original": 135, "effective": found.samples[-1][0]}
+    assert table5(store).rows[0][2].value == pytest.approx(100 * expected)
