@@ -52,10 +52,10 @@ def _rounds(plan: Plan) -> list[str]:
         first = sum(min(rule.at_least, plan.cells[cell]) for cell in cells)
         goals = [] if rule.precision is None else [f"±{rule.precision:g} points" + " per task" * (rule.per == "task")]
         if (decide := plan.config.decide) is not None:
-            goals.append(f"{decide.candidate} against {decide.baseline} is decided (margin {decide.margin:g})")
+            goals.append(f"{decide.candidate} against {decide.baseline} is decided (margin {decide.margin:g} points)")
         most = sum(plan.cells[cell] for cell in cells)
         lines.append(
-            f"{benchmark.name}: samples in rounds until {' or '.join(goals)}; the first round has {first:,} samples,"
+            f"{benchmark.name}: samples in rounds until {', or '.join(goals)}; the first round has {first:,} samples,"
             f" and {most:,} are the most"
         )
     return lines

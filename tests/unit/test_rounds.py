@@ -165,7 +165,7 @@ def test_every_task_to_a_precision_of_its_own(tiny: Path, tmp_path: Path) -> Non
 def test_a_goal_out_of_reach_ends_at_the_most_samples(tiny: Path, tmp_path: Path) -> None:
     run(config(tiny, samples={"precision": 0.5, "at_least": 10, "at_most": 20}), tmp_path / "run")
     [entry] = entries(tmp_path / "run")
-    assert (entry.ended, entry.samples[-1]) == ("at most", (20, 20, 20))
+    assert (entry.ended, entry.samples[-1]) == ("at_most reached", (20, 20, 20))
     store = Store.read(tmp_path / "run")
     assert store.manifest["state"] == "complete"
     assert any("Precision not reached (1)" in line for line in table5(store).caption)
@@ -246,6 +246,7 @@ def test_a_decision_draws_both_models_samples_in_the_same_rounds(tiny: Path, tmp
     critical = critical_value(looks_of(entry.design), 0.05)
     assert critical > 1.96
     assert any("Decisions between elementwise and baseline" in line for line in table5(store).caption)
+    assert any("z test" in line for line in table.caption)
     assert run(two, tmp_path / "run").asked == 0
     assert entries(tmp_path / "run") == [entry]
 
