@@ -9,7 +9,7 @@ samples and keeps its too good mean. Four things are different from the textbook
 simulation what they give:
 
 * Variances are shrunk to their common mean, v_h = (SS_h + k v) / (n_h - 1 + k), by Buehlmann's credibility factor k
-  (1967): where strata cannot be told apart, all get the same. For the next round k is larger by `CAUTION`.
+  (1967), at most `MOST_PRIOR`. For the next round k is larger: strata that cannot be told apart get the same.
 * The end points solve d^2 = t^2 (V + b d - d^2 / N) for their distance d from theta, b = sum w_h^3 m3_h / n_h^2 / V
   from the third central moments m3_h. For one stratum of 0/1 scores that is Wilson's interval (1927), which has a width
   also where no failure was seen; N = 1 / sum(w_h^2 / n_h).
@@ -37,8 +37,10 @@ from harness.stats.intervals import LEVEL, Array, Interval, column_of
 METHOD = "sequential"
 PRIOR = 2.0
 """The least number of samples that the common variance counts as, in every stratum."""
+MOST_PRIOR = 200.0
+"""The most samples that it counts as in the interval: a stratum with many more has a variance of its own."""
 CAUTION = 12.0
-"""How many samples more it counts as where the next round is spread over strata."""
+"""How many samples more it counts as, at least, where the next round is spread over strata."""
 INFLATION = 1.025
 """Factor on Student's quantile, for the choice of the moment to stop."""
 STEP = 0.7
@@ -47,6 +49,7 @@ NEAR = 0.15
 FEW = 10.0
 """A number of failures: the correction of the bias moves no end inwards if it rests on as many or fewer."""
 _TOLD_APART = 2.0  # strata differ where their variances spread by so many standard errors of that spread
+_ALIKE = 1e4  # as many samples as the common variance counts as for the next round, of strata that seem alike
 _SMALL = 1e-14
 _LEAST_VARIANCE = 1e-5
 
@@ -127,11 +130,12 @@ class Estimate:
         return Interval(float(self.low), float(self.high), METHOD)
 
 
-def shrunk_variances(moments: Moments, prior: float = PRIOR) -> tuple[Array, Array]:
+def shrunk_variances(moments: Moments, prior: float = PRIOR, most: float = MOST_PRIOR) -> tuple[Array, Array]:
     """Variances (..., H) shrunk to their common mean, and the samples (..., 1) that the common mean counts as.
 
     Credibility k = E[process variance] / Var[hypothetical means]: the squared deviation of a 0/1 score has the variance
-    v (1 - 4 v), and no score in 0..1 of that variance has a larger one. One stratum: nothing to shrink to, k = 0.
+    v (1 - 4 v), and no score in 0..1 of that variance has a larger one. At least `prior`, and at most `most`. One
+    stratum: nothing to shrink to, k = 0.
     """
     n, squares = moments.n, moments.squares
     strata = n.shape[-1]
@@ -145,7 +149,6 @@ def shrunk_variances(moments: Moments, prior: float = PRIOR) -> tuple[Array, Arr
     noise = (process / n).mean(-1) * (1 + _TOLD_APART * math.sqrt(2 / (strata - 1)))
     between = ((raw - raw.mean(-1, keepdims=True)) ** 2).sum(-1) / (strata - 1) - noise
     mean_process = process.mean(-1)
-    most = 1e4
     told_apart = between > mean_process / most
     credibility = np.where(told_apart, mean_process / np.where(told_apart, between, 1.0), most)
     k = np.maximum(credibility, prior)[..., None]
@@ -205,8 +208,8 @@ def grown(moments: Moments, design: Design, factor: Array, step: float = STEP) -
     At least one sample is added wherever there is one to add.
     """
     n = moments.n
-    k = PRIOR + CAUTION if n.shape[-1] > 1 else 0.0
-    spread = design.weights * np.sqrt(np.maximum(shrunk_variances(moments, k)[0], _LEAST_VARIANCE))
+    variances, _ = shrunk_variances(moments, PRIOR + CAUTION, _ALIKE)
+    spread = design.weights * np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
     present = (spread**2 / n * (1 - n / design.sizes)).sum(-1)
     wanted = allocation(n, spread, present * factor, design)
     near = wanted.sum(-1) <= n.sum(-1) * (1 + NEAR)

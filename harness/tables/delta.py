@@ -124,9 +124,7 @@ def _reading(store: Store, baseline: str, candidate: str, found: list[Line], fam
         f"these samples show with 80% power at the level of their family, {ALPHA} divided by its comparisons.",
         *rounds_lines(store, {cell for line in found for pair in line.comparison.cells for cell in pair}),
         *(
-            [
-                "Where samples came in rounds: intervals and p-values of a z test; of a decision, over all its looks."
-            ]
+            ["Where samples came in rounds: intervals and p-values of a z test; of a decision, over all its looks."]
             if any(line.comparison.test.startswith(("z", "repeated z")) for line in found)
             else []
         ),

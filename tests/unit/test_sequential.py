@@ -16,6 +16,7 @@ from harness.stats.decision import RATIO, critical_value, look, looks_of, next_l
 from harness.stats.sequential import (
     CAUTION,
     INFLATION,
+    MOST_PRIOR,
     PRIOR,
     Design,
     Moments,
@@ -95,7 +96,8 @@ def test_everything_drawn_is_certain() -> None:
 def test_strata_that_cannot_be_told_apart_are_treated_alike() -> None:
     rng = np.random.default_rng(1)
     columns = [(rng.random(50) < 0.97).astype(float) for _ in range(13)]
-    variances, k = shrunk_variances(Moments.of(columns))
+    assert float(shrunk_variances(Moments.of(columns))[1][0]) == MOST_PRIOR
+    variances, k = shrunk_variances(Moments.of(columns), most=1e4)
     assert float(k[0]) > 1000
     assert np.ptp(variances) < 0.02 * variances.mean()
 
