@@ -54,7 +54,9 @@ def test_the_example_of_the_documentation() -> None:
     thirds = [n * n / ((n - 1) * (n - 2)) * p * (1 - p) * (1 - 2 * p) for n, p in zip(counts, means, strict=True)]
     pieces = [m / 8 / n**2 for m, n in zip(thirds, counts, strict=True)]
     slope = sum(pieces) / variance
-    bias = (pieces[0] * 0 + pieces[1] * (1 - 50 / 100)) / variance
+    stopping = (pieces[0] * 0 + pieces[1] * (1 - 50 / 100)) / variance
+    where = 99 / (99 + k) * (1 - 50 / 100) * thirds[1] / (2 * 2 * variances[1] * 100)
+    bias = stopping + where
     scale = 1 + t * t / 4 * (1 / 50 + 1 / 100)
     centre = 0.7 + t * t * slope / 2 / scale
     half = t * math.sqrt(variance * scale + t * t * slope**2 / 4) / scale
