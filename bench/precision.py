@@ -83,14 +83,6 @@ def with_replacement(strata: Sequence[Array], most: int, runs: int, rng: np.rand
     return np.stack([s[rng.integers(0, len(s), (runs, most))] for s in strata], axis=1)
 
 
-def without_replacement(strata: Sequence[Array], most: int, runs: int, rng: np.random.Generator) -> Array:
-    """(runs, H, most) scores: each vector in a random order, and zeros after its end that nobody reads."""
-    out = np.zeros((runs, len(strata), most))
-    for h, s in enumerate(strata):
-        out[:, h, : len(s)] = s[np.argsort(rng.random((runs, len(s))), axis=1)]
-    return out
-
-
 def to_precision(design: Design, draw: Any, truth: float, target: float, runs: int, level: float = 0.95) -> Tally:
     """Simulate runs that stop at `target` (0..1), in chunks; `draw(runs)` makes their scores."""
     tally = Tally()
@@ -218,23 +210,37 @@ def coverages(
 
 
 def finite(targets: Sequence[float], runs: int, at_least: int) -> dict[str, Any]:
-    """57 subjects of MMLU's sizes, 14,042 questions, without replacement; the truth is the mean over all questions."""
+    """57 subjects of MMLU's sizes, 14,042 questions, without replacement; the truth is the mean over all questions.
+
+    Right answers among the next questions of a subject are drawn from the hypergeometric distribution.
+    """
     from tasks.mmlu import SUBJECTS
 
     rng = np.random.default_rng(SEED)
-    sizes = subject_sizes(len(SUBJECTS))
+    sizes = np.array(subject_sizes(len(SUBJECTS)))
+    design = Design.of(sizes, at_least, int(sizes.max()), [float(n) for n in sizes])
     facts: dict[str, Any] = {}
     for name, (a, b) in {"mean 0.65": (4.0, 2.2), "mean 0.3": (6.0, 14.0), "mean 0.95": (19.0, 1.0)}.items():
-        strata = [
-            (rng.random(n) < p).astype(np.float64) for n, p in zip(sizes, rng.beta(a, b, len(sizes)), strict=True)
-        ]
-        truth = float(np.concatenate(strata).mean())
-        design = Design.of(sizes, at_least, max(sizes), sizes)
-        row = {}
+        right = np.array(
+            [int((rng.random(n) < p).sum()) for n, p in zip(sizes, rng.beta(a, b, len(sizes)), strict=True)]
+        )
+        truth, row = right.sum() / sizes.sum(), {}
         for target in targets:
-            draw = partial(without_replacement, strata, max(sizes), rng=np.random.default_rng(SEED))
-            tally = to_precision(design, draw, truth, target / 100, runs)
-            row[str(target)] = [tally.coverage, 100 * tally.mean_samples / sum(sizes)]
+            n = np.tile(design.pilot, (runs, 1)).astype(int)
+            found = rng.hypergeometric(right, sizes - right, n)
+            while True:
+                moments = Moments.of_sums(n, found, found, found)
+                now = estimate(moments, design)
+                going = ~((now.half <= target / 100) | (n >= design.most).all(-1))
+                if not going.any():
+                    break
+                more = grown(moments, design, (target / 100 / np.maximum(now.half, 1e-12)) ** 2).astype(int)
+                more = np.where(going[:, None], more, n)
+                left = right - found
+                found = found + rng.hypergeometric(left, sizes - n - left, more - n)
+                n = more
+            covered = (now.low <= truth) & (truth <= now.high)
+            row[str(target)] = [100 * float(covered.mean()), 100 * float(n.sum(-1).mean()) / int(sizes.sum())]
         facts[name] = row
         note(f"  subjects, {name:16} " + "  ".join(f"±{t}: {c:5.2f} with {s:5.1f} %" for t, (c, s) in row.items()))
     return facts
@@ -310,7 +316,7 @@ def main() -> None:
     shares = bars(real, options.runs, options.at_least)
     note("coverage, and the share of the samples")
     covered = coverages(score_vectors(real), (0.5, 1.0, 1.5, 2.0), options.others, options.at_least)
-    finite_covered = finite((0.5, 1.0, 1.5, 2.0), max(options.others // 5, 200), options.at_least)
+    finite_covered = finite((0.5, 1.0, 1.5, 2.0), options.others, options.at_least)
     note("decisions, margin 1 point")
     decided = {}
     for difference in (0.0, -1.0, -3.0):

@@ -139,11 +139,13 @@ def sampling_rules(
 ) -> None:
     """`decide` names two models of the config and has a benchmark to decide on; every rule of `samples` has an end."""
     labels = [m.label for _, m in models]
-    for key in ("candidate", "baseline") if decide else ():
-        name = getattr(decide, key)
-        if name not in labels and len(labels) == len(s.data.get("models") or []):
+    unknown = [key for key in ("candidate", "baseline") if decide and getattr(decide, key) not in labels]
+    if unknown and len(labels) == len(s.data.get("models") or []):
+        for key in unknown:
+            name = getattr(decide, key)
             hint = did_you_mean(name, labels) or f"; there are {', '.join(map(repr, labels))}"
             s.problem(("decide", key), f"decide.{key}: no model {name!r}{hint}")
+        return
     rules = [(loc, b, b.sampling) for loc, b in benchmarks if b.sampling is not None]
     if decide and not rules and len(benchmarks) == len(s.data.get("benchmarks") or []):
         s.problem(

@@ -32,7 +32,7 @@ def lm_eval_results(store: Store, model: str | None = None, context: str | None 
     results = _Results()
     for cell in ordered_cells(store):
         if (cell.model, cell.context) == (model, context) and usable(store, cell):
-            results.add(cell, store.scores(cell))
+            results.add(cell, store.scores(cell), _population(store, cell))
     content = {**results.as_dict(_shots(store, results)), **_facts(store, model, context)}
     return json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n"
 
@@ -57,6 +57,7 @@ class _Task:
         self.scores: dict[str, Any] = {"alias": name}
         self.higher_is_better: dict[str, bool] = {}
         self.samples = 0
+        self.population: int | None = None  # questions that the samples were drawn from at random
 
 
 class _Group:
@@ -66,12 +67,16 @@ class _Group:
         self.shown = shown
         self.tasks: dict[str, None] = {}  # an ordered set
         self.columns: dict[str, list[NDArray[np.float64]]] = {}
+        self.populations: dict[str, list[int | None]] = {}  # of every column: questions that it was drawn from
 
     def scores(self, name: str) -> dict[str, Any]:
         """The group's scores: pooled over questions, or the mean over tasks, which a missing task blocks."""
         scores: dict[str, Any] = {"alias": name}
         for key, columns in self.columns.items():
-            if self.shown.pooling != "tasks":
+            drawn = [n for n in self.populations[key] if n is not None]
+            if self.shown.pooling != "tasks" and len(drawn) == len(columns):
+                _put_drawn(scores, key, columns, drawn)
+            elif self.shown.pooling != "tasks":
                 _put(scores, key, np.concatenate(columns))
             elif len(columns) == len(self.shown.all_tasks or self.tasks):
                 scores[key] = float(np.mean([c.mean() for c in columns]))
@@ -88,8 +93,8 @@ class _Results:
         self.groups: dict[str, _Group] = {}
         self.subtasks: dict[str, list[str]] = {}  # a group or a task without a group -> the tasks below it
 
-    def add(self, cell: Cell, columns: CellScores) -> None:
-        """Add one cell's scores."""
+    def add(self, cell: Cell, columns: CellScores, population: int | None = None) -> None:
+        """Add one cell's scores. `population`: the questions that they were drawn from, where they are fewer."""
         metrics = columns.metrics
         shown = presentation_of(cell.benchmark)
         name, group = shown.lm_eval_task(cell.task), shown.lm_eval_group
@@ -105,7 +110,9 @@ class _Results:
             task.higher_is_better[key.partition(",")[0]] = not lower_is_better(metric)
             if within is not None:
                 within.columns.setdefault(key, []).append(values)
+                within.populations.setdefault(key, []).append(population)
         task.samples = max(task.samples, *(values.size for values in metrics.values()))
+        task.population = population
         if within is not None:
             within.tasks.setdefault(name)
 
@@ -124,7 +131,8 @@ class _Results:
             "n-shot": shots,
             "higher_is_better": {name: task.higher_is_better for name, task in self.tasks.items()},
             "n-samples": {
-                name: {"original": task.samples, "effective": task.samples} for name, task in self.tasks.items()
+                name: {"original": task.population or task.samples, "effective": task.samples}
+                for name, task in self.tasks.items()
             },
         }
 
@@ -137,6 +145,28 @@ def _stderr(key: str) -> str:
 def _put(scores: dict[str, Any], key: str, values: NDArray[np.float64]) -> None:
     scores[key] = float(values.mean())
     scores[_stderr(key)] = float(values.std(ddof=1) / math.sqrt(values.size)) if values.size > 1 else "N/A"
+
+
+def _put_drawn(scores: dict[str, Any], key: str, columns: list[NDArray[np.float64]], populations: list[int]) -> None:
+    """The mean over questions of subjects of which some questions were drawn: each counts by all its questions."""
+    weights = np.array(populations) / sum(populations)
+    scores[key] = float(sum(w * c.mean() for w, c in zip(weights, columns, strict=True)))
+    if all(c.size > 1 for c in columns):
+        parts = (
+            w * w * c.var(ddof=1) / c.size * (1 - c.size / n)
+            for w, c, n in zip(weights, columns, populations, strict=True)
+        )
+        scores[_stderr(key)] = math.sqrt(sum(parts))
+    else:
+        scores[_stderr(key)] = "N/A"
+
+
+def _population(store: Store, cell: Cell) -> int | None:
+    """Questions that the cell's samples were drawn from; None where they are a plain count, or generated."""
+    entry = store.rounds(cell)
+    if entry is None or entry.population is None:
+        return None
+    return entry.population[entry.tasks.index(cell.task)]
 
 
 def _shots(store: Store, results: _Results) -> dict[str, int]:

@@ -171,6 +171,7 @@ def to_json(table: Table, caption: Sequence[str]) -> str:
                 "value": entry.value,
                 "interval": entry.interval,
                 "interval_clustered": entry.clustered,
+                **({} if entry.samples is None else {"samples": entry.samples}),
                 "change": entry.drop,
                 "marks": entry.marks,
                 "best": entry.best,

@@ -46,6 +46,35 @@ class PlannedProbe(Document):
     hash: str
 
 
+class PlannedRounds(Document):
+    """One reported number whose samples come in rounds. Lists over tasks have the order of `tasks`."""
+
+    models: list[str]
+    """Labels: one model, or a decision's baseline and candidate."""
+    context: str
+    benchmark: str
+    length: Count = 0
+    tasks: list[str]
+    weights: list[float]
+    """Of every task in the number; they sum to 1."""
+    population: list[Count] | None = None
+    """Questions of every task that samples are drawn from without replacement; null where samples are generated."""
+    at_least: Count
+    most: list[Count]
+    """The most samples of every task."""
+    goal: Literal["precision", "decide"]
+    target: float
+    """Half-width of the 95% interval, or a decision's margin; points."""
+    tests: Count = 1
+    """Decisions that share the family-wise level."""
+    samples: list[list[Count]]
+    """Per round, the samples of every task."""
+    widths: list[float] = []
+    """Per finished round, the half-width in points."""
+    ended: str | None = None
+    """Why no further round follows; null while one may."""
+
+
 class Session(Document):
     """One process that wrote the run."""
 
@@ -128,6 +157,8 @@ class Run(Document):
     """Cell key -> the error that ended it."""
     probes: list[PlannedProbe] | None = None
     """The plan of the run's probes; absent in a run without probes."""
+    rounds: list[PlannedRounds] | None = None
+    """How the samples of numbers with a precision, or of a decision, were chosen; absent in a run of plain counts."""
     sessions: list[Session] = []
     imported: dict[str, Any] = {}
     """In an imported run: source, facts, and how many samples have a prompt of the run `like`."""
@@ -154,6 +185,8 @@ class TableValue(Document):
     """95%, in the unit of the value."""
     interval_clustered: tuple[float, float] | None = None
     """The same with tasks (MMLU: subjects) as clusters."""
+    samples: Count | None = None
+    """Absent where the numbers of samples are a plain count."""
     change: float | None = None
     """Against the same model's first un-extended context."""
     marks: str = ""

@@ -24,6 +24,7 @@ from harness.report.html import asset, render, samples_link, script
 from harness.report.links import of_model
 from harness.report.pairs import pair_counts
 from harness.report.probe import probe_section
+from harness.report.rounds import rounds_rows
 from harness.report.samples import Browser, browser_data
 from harness.report.table import comparison_table
 from harness.report.training import training_section
@@ -87,6 +88,7 @@ def report(store: Store, baseline: str | None = None, candidate: str | None = No
     sections = [
         Section("verdict", "Verdict", render("verdict", verdicts=told, untold=untold) if told or untold else Markup()),
         Section("comparison", "Comparison", _comparison(store, baseline, facts)),
+        Section("rounds", "Where the samples went", _rounds(store)),
         Section("sweep", "RoPE base and YaRN factor", _sweep(store)),
         Section("curves", "Score over length", _curves(store)),
         Section("training", "Score over training", training_section(store, view, baseline, candidate)),
@@ -121,6 +123,12 @@ def _comparison(store: Store, baseline: str | None, facts: Facts) -> Markup:
     else:  # the run's own choices transpose it
         drawn = Markup(html_table(table))
     return render("comparison", table=drawn, caption=table.caption)
+
+
+def _rounds(store: Store) -> Markup:
+    """How samples were chosen; empty where all numbers of samples are plain counts."""
+    rows = rounds_rows(store)
+    return render("rounds", rows=rows) if rows else Markup()
 
 
 def _sweep(store: Store) -> Markup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from harness.benchmarks.protocol import benchmarks_of
 from harness.config import ContextSetting, Model
 from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
@@ -29,6 +30,7 @@ def render(plan: Plan) -> str:
     total = (len(plan.cells), sum(plan.cells.values()), sum(plan.tokens.values()))
     rows.append(("total", "", "", "", str(total[0]), f"{total[1]:,}", f"{total[2]:,}"))
     lines = align(rows, right=range(3, 7), rule=True)
+    lines += _rounds(plan)
     for label, planned in plan.models.items():
         checkpoint = planned.checkpoint
         limits = ", ".join(f"{name} {tokens:,}" for name, tokens in planned.max_lengths.items())
@@ -38,6 +40,26 @@ def render(plan: Plan) -> str:
     if plan.refusals:
         lines.append(f"{counted(len(plan.refusals), 'refusal')}, see below")
     return "\n".join(lines)
+
+
+def _rounds(plan: Plan) -> list[str]:
+    """A line per benchmark whose samples come in rounds: the numbers above are the most that it can take."""
+    lines = []
+    for benchmark in benchmarks_of(plan.config):
+        rule = benchmark.sampling
+        cells = [cell for cell in plan.cells if rule is not None and plan.benchmark(cell) is benchmark]
+        if rule is None or not cells:
+            continue
+        first = sum(min(rule.at_least, plan.cells[cell]) for cell in cells)
+        goals = [] if rule.precision is None else [f"±{rule.precision:g} points" + " per task" * (rule.per == "task")]
+        if (decide := plan.config.decide) is not None:
+            goals.append(f"{decide.candidate} against {decide.baseline} is decided (margin {decide.margin:g} points)")
+        most = sum(plan.cells[cell] for cell in cells)
+        lines.append(
+            f"{benchmark.name}: samples in rounds until {', or '.join(goals)}; the first round has {first:,} samples,"
+            f" and {most:,} are the most"
+        )
+    return lines
 
 
 def describe(model: Model, *, as_json: bool = False) -> str:

@@ -27,7 +27,7 @@ Columns = list[NDArray[np.float64]]
 FAILED = "a cell failed"
 NO_SCALE = "scores are not in 0..1"
 REACHED = "precision reached"
-AT_MOST = "at most"
+AT_MOST = "at_most reached"
 UNDECIDED = "undecided"
 
 

@@ -9,12 +9,13 @@ samples and keeps its too good mean. Four things are different from the textbook
 simulation what they give:
 
 * Variances are shrunk to their common mean, v_h = (SS_h + k v) / (n_h - 1 + k), by Buehlmann's credibility factor k
-  (1967): where strata cannot be told apart, all get the same. For the next round k is larger by `CAUTION`.
+  (1967), at most `MOST_PRIOR`. For the next round k is larger: strata that cannot be told apart get the same.
 * The end points solve d^2 = t^2 (V + b d - d^2 / N) for their distance d from theta, b = sum w_h^3 m3_h / n_h^2 / V
   from the third central moments m3_h. For one stratum of 0/1 scores that is Wilson's interval (1927), which has a width
   also where no failure was seen; N = 1 / sum(w_h^2 / n_h).
-* A mean that ends by looking is off by -b in expectation, and each stratum by its share that was drawn after the pilot.
-  The ends move by that much; but none moves inwards where that rests on few failures (V / b^2 is their number where
+* A mean that ends by looking is off by -b in expectation; and with n_h ~ s_h, the mean of each stratum by
+  -m3_h / (2 v_h n_h), as far as its own variance counted in s_h; both as far as samples were drawn after the pilot. The
+  ends move by that much; but none moves inwards where that rests on few failures (V / b^2 is their number where
   failures are rare; `FEW`), or on one stratum alone.
 * t is Student's quantile (degrees of freedom by Satterthwaite 1946) times `INFLATION`.
 
@@ -37,8 +38,10 @@ from harness.stats.intervals import LEVEL, Array, Interval, column_of
 METHOD = "sequential"
 PRIOR = 2.0
 """The least number of samples that the common variance counts as, in every stratum."""
+MOST_PRIOR = 50.0
+"""The most samples that it counts as in the interval: a stratum with many more has a variance of its own."""
 CAUTION = 12.0
-"""How many samples more it counts as where the next round is spread over strata."""
+"""How many samples more it counts as, at least, where the next round is spread over up to 13 strata."""
 INFLATION = 1.025
 """Factor on Student's quantile, for the choice of the moment to stop."""
 STEP = 0.7
@@ -47,6 +50,7 @@ NEAR = 0.15
 FEW = 10.0
 """A number of failures: the correction of the bias moves no end inwards if it rests on as many or fewer."""
 _TOLD_APART = 2.0  # strata differ where their variances spread by so many standard errors of that spread
+_ALIKE = 1e4  # as many samples as the common variance counts as for the next round, of strata that seem alike
 _SMALL = 1e-14
 _LEAST_VARIANCE = 1e-5
 
@@ -127,16 +131,21 @@ class Estimate:
         return Interval(float(self.low), float(self.high), METHOD)
 
 
-def shrunk_variances(moments: Moments, prior: float = PRIOR) -> tuple[Array, Array]:
+def shrunk_variances(
+    moments: Moments, prior: float = PRIOR, most: float = MOST_PRIOR, weights: Array | float = 1.0
+) -> tuple[Array, Array]:
     """Variances (..., H) shrunk to their common mean, and the samples (..., 1) that the common mean counts as.
 
     Credibility k = E[process variance] / Var[hypothetical means]: the squared deviation of a 0/1 score has the variance
-    v (1 - 4 v), and no score in 0..1 of that variance has a larger one. One stratum: nothing to shrink to, k = 0.
+    v (1 - 4 v), and no score in 0..1 of that variance has a larger one. At least `prior`, and at most `most`. One
+    stratum: nothing to shrink to, k = 0. `weights` (H,): strata count by their squares in the common mean, as in V.
     """
     n, squares = moments.n, moments.squares
     strata = n.shape[-1]
     degrees = np.maximum(n - 1, 0.0)
-    common = (squares.sum(-1) / np.maximum(degrees.sum(-1), 1.0))[..., None]
+    importance = weights * np.ones_like(n) / np.max(weights)
+    below = np.maximum((importance**2 * degrees).sum(-1), 1e-9)
+    common = ((importance**2 * squares).sum(-1) / below)[..., None]
     raw = squares / np.maximum(degrees, 1.0)
     if strata == 1:
         return raw, np.zeros((*n.shape[:-1], 1))
@@ -145,7 +154,6 @@ def shrunk_variances(moments: Moments, prior: float = PRIOR) -> tuple[Array, Arr
     noise = (process / n).mean(-1) * (1 + _TOLD_APART * math.sqrt(2 / (strata - 1)))
     between = ((raw - raw.mean(-1, keepdims=True)) ** 2).sum(-1) / (strata - 1) - noise
     mean_process = process.mean(-1)
-    most = 1e4
     told_apart = between > mean_process / most
     credibility = np.where(told_apart, mean_process / np.where(told_apart, between, 1.0), most)
     k = np.maximum(credibility, prior)[..., None]
@@ -156,7 +164,7 @@ def estimate(moments: Moments, design: Design, level: float = LEVEL) -> Estimate
     """The reported number and its interval; scores are in 0..1. See the top of this module for the formula."""
     n, w = moments.n, design.weights
     free = 1 - n / design.sizes  # the finite population correction
-    variances, k = shrunk_variances(moments)
+    variances, k = shrunk_variances(moments, weights=w)
     parts = w * w * variances / n * free
     variance = parts.sum(-1)
     value = (w * moments.mean).sum(-1)
@@ -166,7 +174,7 @@ def estimate(moments: Moments, design: Design, level: float = LEVEL) -> Estimate
     third = w**3 * moments.cube / n**2 * free * (1 - 2 * n / design.sizes)
     divisor = np.where(known, variance, 1.0)
     slope = np.where(known, third.sum(-1) / divisor, (1 - 2 * value) * inverse)
-    bias = np.where(known, (third * (1 - design.pilot / n)).sum(-1) / divisor, 0.0)
+    bias = np.where(known, _bias(moments, design, variances, free, divisor), 0.0)
     scale = 1 + t * t * inverse
     centre = value + t * t * slope / 2 / scale
     half = t * np.sqrt(np.maximum(variance, 0.0) * scale + t * t * slope * slope / 4) / scale
@@ -174,6 +182,26 @@ def estimate(moments: Moments, design: Design, level: float = LEVEL) -> Estimate
     low = np.minimum(np.maximum(centre + np.where(bias > 0, sure, 1.0) * bias - half, 0.0), value)
     high = np.maximum(np.minimum(centre + np.where(bias < 0, sure, 1.0) * bias + half, 1.0), value)
     return Estimate(value, low, high, variances)
+
+
+def _bias(moments: Moments, design: Design, variances: Array, free: Array, variance: Array) -> Array:
+    """How far the mean is off, with its sign turned: by when to stop, and by where samples went after the pilot."""
+    n, w = moments.n, design.weights
+    later = free * (1 - design.pilot / n) * moments.cube
+    stopping = (w**3 * later / n**2).sum(-1) / variance
+    if n.shape[-1] == 1:
+        return stopping
+    own = np.maximum(n - 1, 0.0)
+    share = own / (own + shrunk_variances(moments, _caution(n.shape[-1]), _ALIKE)[1])
+    return stopping + (w * share * later / (2 * np.maximum(variances, _LEAST_VARIANCE) * n)).sum(-1)
+
+
+def _caution(strata: int) -> float:
+    """The least number of samples that the common variance counts as for the next round.
+
+    Of many strata, each may be off by little, and their mean by much of its narrow interval: so it grows with them.
+    """
+    return PRIOR + CAUTION * max(1.0, (strata / 13) ** 2)
 
 
 def _student(level: float, parts: Array, degrees: Array) -> Array:
@@ -205,8 +233,8 @@ def grown(moments: Moments, design: Design, factor: Array, step: float = STEP) -
     At least one sample is added wherever there is one to add.
     """
     n = moments.n
-    k = PRIOR + CAUTION if n.shape[-1] > 1 else 0.0
-    spread = design.weights * np.sqrt(np.maximum(shrunk_variances(moments, k)[0], _LEAST_VARIANCE))
+    variances, _ = shrunk_variances(moments, _caution(n.shape[-1]), _ALIKE)
+    spread = design.weights * np.sqrt(np.maximum(variances, _LEAST_VARIANCE))
     present = (spread**2 / n * (1 - n / design.sizes)).sum(-1)
     wanted = allocation(n, spread, present * factor, design)
     near = wanted.sum(-1) <= n.sum(-1) * (1 + NEAR)

@@ -19,6 +19,7 @@ from harness.tables.comparisons import Line, check_found, choose, lines
 from harness.tables.family import adjust_lines
 from harness.tables.layout import Column, Entry, Table, length_title
 from harness.tables.paired import ALPHA
+from harness.tables.sampled import rounds_lines
 from harness.tables.view import viewed
 from harness.text import counted, interval_text
 from harness.types import GatedevalError
@@ -144,6 +145,12 @@ def _reading(store: Store, baseline: str, candidate: str, found: list[Line], fam
         f"these {'checkpoints' if recipe else 'samples'} show with 80% power at the level of their family, {ALPHA} "
         "divided by its comparisons.",
         *inference_lines(line.comparison for line in found),
+        *rounds_lines(store, {cell for line in found for pair in line.comparison.cells for cell in pair}),
+        *(
+            ["Where samples came in rounds: intervals and p-values of a z test; of a decision, over all its looks."]
+            if any(line.comparison.test.startswith(("z", "repeated z")) for line in found)
+            else []
+        ),
         *(f"average: mean over {n} {title} tasks with equal weight." for title, n in averages if n > 1),
         *(
             f"{line.context}: {line.shown.title}'s difference with {clusters_title(line.shown)}: "

@@ -172,6 +172,8 @@ def _compare_in_rounds(store: Store, cells: list[tuple[Cell, Cell]], metric: str
     weights = design_of(store, [b for _, b in cells], pooled=pooled).weights
     difference, interval, p, test = difference_in_rounds(store, cells, deltas, pooled=pooled)
     split = stats.discordance(np.concatenate(deltas))
+    # Scaled so that their mean with equal weight is the difference, which is what detectable differences are of.
+    scaled = [d * w * len(deltas) for d, w in zip(deltas, weights, strict=True)]
     return Comparison(
         cells=cells,
         samples=sum(d.size for d in deltas),
@@ -185,8 +187,8 @@ def _compare_in_rounds(store: Store, cells: list[tuple[Cell, Cell]], metric: str
         test=test,
         gained=split.gained,
         lost=split.lost,
-        mdd=scale * stats.minimum_detectable_difference(deltas),
-        differences=deltas,
+        mdd=scale * stats.minimum_detectable_difference(scaled),
+        differences=scaled,
         scale=scale,
     )
 

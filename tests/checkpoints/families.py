@@ -82,7 +82,9 @@ GATED: dict[str, tuple[str, dict[str, Any]]] = {
                 "full_attention": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.5},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
             },
-            **_SLIDING, "mlp_layer_types": ["dense"] * 4, "gating": "per-head",
+            **_SLIDING,
+            "mlp_layer_types": ["dense"] * 4,
+            "gating": "per-head",
         },
     ),
     "step3p5": (

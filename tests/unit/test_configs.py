@@ -13,6 +13,7 @@ from harness.config import Config, ContextSetting, EngineOptions, Model, TableOp
 from harness.config.discovery import benchmark_types
 from harness.config.fields import Entry
 from harness.config.probing import ProbeOptions
+from harness.config.sampling import Decide, Sampling
 from harness.config.vocabulary import Llama3, LongRope
 from harness.rope.context import overrides
 from harness.types import Cell
@@ -101,7 +102,7 @@ def sections() -> dict[str, type[Entry]]:
         "yarn": Yarn,
         "engine": EngineOptions,
     }
-    vocabulary |= {"llama3": Llama3, "longrope": LongRope}
+    vocabulary |= {"llama3": Llama3, "longrope": LongRope, "samples": Sampling, "decide": Decide}
     return {**vocabulary, "probe": ProbeOptions, "table": TableOptions, **benchmark_types()}
 
 
@@ -119,6 +120,8 @@ def test_every_key_is_documented_and_every_documented_key_exists() -> None:
         "llama3": "`llama3`",
         "longrope": "`longrope`",
         "engine": "`engine`",
+        "samples": "`samples`",
+        "decide": "`decide`",
         "probe": "`probe`",
         "table": "`table`",
         "ruler": "RULER: `{ruler: ..., lengths: [...], ...}`",
@@ -141,7 +144,7 @@ def test_documented_defaults_are_the_real_ones() -> None:
                 and isinstance(field.default, int | float | str)
                 and key not in ("samples", "shots", "dtype")
             ):
-                assert rows[key] == f"{field.default}".lower().removesuffix(".0"), key
+                assert rows[key].removesuffix(".0") == f"{field.default}".lower().removesuffix(".0"), key
 
 
 def test_the_examples_in_the_documentation_load(tmp_path: Path) -> None:
