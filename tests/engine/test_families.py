@@ -39,7 +39,7 @@ EVERY_DAY = ("llama", "gemma3")
 """Families of `make test`; the others are `extended`."""
 TWO_RANKS = ("llama", "gemma2", "qwen3_moe")
 """Families that `extended` runs on two ranks; the others are `slow`."""
-RARE = ("laguna", "step3p5", "qwen3_5")
+RARE = ("afmoe", "laguna", "step3p5", "qwen3_5")
 """Families that are `slow` on one rank, too."""
 
 
