@@ -91,7 +91,8 @@ def sequences(options: EngineOptions, devices: Devices) -> int:
     if options.max_num_seqs is not None:
         return options.max_num_seqs
     ranks = options.tensor_parallel_size * options.pipeline_parallel_size
-    return 256 * ranks if devices.kind == "cpu" else (1024 if _is_large(devices) else 256)
+    default = 256 * ranks if devices.kind == "cpu" else (1024 if _is_large(devices) else 256)
+    return min(default, batched_tokens(options, devices))
 
 
 def _is_large(devices: Devices) -> bool:

@@ -68,6 +68,7 @@ class _Calibration:
         self._random = random.Random(0)
         self._observations: list[dict[str, Any]] = []
         self._end = 0.0
+        self._longest = 0  # tokens of the longest prompt that was measured
 
     def run(self, settings: Sequence[ContextSetting]) -> dict[str, Any]:
         """The record of a model, without its start."""
@@ -110,7 +111,7 @@ class _Calibration:
         most = self.engine.max_length - 1
         length, took = min(256, most), 0.0
         while (not round and length <= _ALWAYS) or self._left() > (SECONDS / 2 if not round else 0.0) + 3 * took:
-            took = self._prompts([length], 1)
+            took, self._longest = self._prompts([length], 1), max(self._longest, length)
             if length == most:
                 break
             length = min(2 * length, most)
@@ -164,12 +165,18 @@ class _Calibration:
         )
 
     def _real(self, setting: ContextSetting) -> None:
-        """A few of the plan's own samples: of each task, at its smallest length, as long as there is time."""
+        """A few of the plan's own samples: of each task, at its smallest length, as long as there is time.
+
+        Of every benchmark one in any case, unless its prompts are far longer than those that were measured.
+        """
+        seen: set[str] = set()
         for cell in self._smallest(setting):
-            if self._left() <= 0:
-                return
+            late = self._left() <= 0
+            if late and (cell.benchmark in seen or self.plan.loads[cell].tokens > 4 * self._longest):
+                continue
+            seen.add(cell.benchmark)
             since = time.monotonic()
-            requests = list(islice(self._requests(cell, setting), _SAMPLES))
+            requests = list(islice(self._requests(cell, setting), 1 if late else _SAMPLES))
             self._note_making(requests, time.monotonic() - since)
             if requests:
                 self._observe(requests, cell)

@@ -211,6 +211,7 @@ def test_defaults_of_vllm_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     two = EngineOptions(tensor_parallel_size=2)
     assert [batched_tokens(o, d) for o, d in ((EngineOptions(), cpu), (two, cpu), (two, H100))] == [4096, 8192, 16384]
     assert [sequences(EngineOptions(), d) for d in (cpu, H100)] == [256, 1024]
+    assert sequences(EngineOptions(max_num_batched_tokens=128), cpu) == 128
     assert sharding(EngineOptions(), cpu, latent=False).block_size == 128
     assert [sharding(EngineOptions(), d, latent=False).in_flight for d in (cpu, H100)] == [4096, 2 * 16384]
     assert sharding(EngineOptions(block_size=32), H100, latent=True).block_size == 32
