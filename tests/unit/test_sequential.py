@@ -219,7 +219,7 @@ def test_bars_and_coverage_by_simulation(shared: Path) -> None:
     for target, bar in (("1.0", 40.0), ("1.5", 19.0), ("2.0", 12.0)):
         assert facts["bars"][target]["share"] <= bar
         assert facts["bars"][target]["coverage"] >= 94.5
-    assert facts["lowest"] >= 94.5 - 3 * 0.36, "4,000 runs have a standard error of 0.36"
+    assert facts["lowest"] >= 94.5 - 3 * 0.36, "of more than 100 numbers, each with a standard error of 0.36"
     for key, shares in facts["decisions"].items():
         if key.startswith("difference 0"):
             assert shares["above"] + shares["below"] <= 5.0
