@@ -15,18 +15,21 @@ from dataclasses import dataclass, field
 
 from harness.cluster.scheduler import Limit, Scheduler, Work
 
+_LIMIT = Limit(512, 2_000_000)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """`rates`: cost per second of each engine. `deaths`: per second, over all engines. `ahead`: prompt tokens that wait.
+    """`rates`: cost per second of each engine. `deaths`: per second, over all engines.
 
-    `start_seconds`: of an engine, at the beginning and after a death. `limit`: what an engine holds at most.
+    `start_seconds`: of an engine, at the beginning and after a death. `limit`: what an engine holds at most. `ahead`:
+    prompt tokens that wait.
     """
 
     rates: Sequence[float]
     start_seconds: float = 60.0
     deaths: float = 0.0
-    limit: Limit = Limit(512, 2_000_000)
+    limit: Limit = _LIMIT
     ahead: int = 64_000_000
     seed: int = 0
 
@@ -35,8 +38,8 @@ class Machines:
 class Outcome:
     """`seconds`: until the last answer. `ideal`: the same work without a pause, spread evenly by rate, and one start.
 
-    `shared`: cost that prefix caches saved. `worked`: cost that was computed, copies and lost work included. `poisoned`:
-    keys that were named. `twice`: requests that were answered more than once, their later answers dropped.
+    `shared`: cost that prefix caches saved. `worked`: cost that was computed, copies and lost work included.
+    `poisoned`: keys that were named. `twice`: answers that were dropped, because another engine's was there.
     """
 
     seconds: float = 0.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -14,6 +16,7 @@ import click
 from harness.commands.options import (
     FORMATS,
     PATH,
+    cluster_option,
     config_options,
     data_option,
     length_option,
@@ -21,6 +24,7 @@ from harness.commands.options import (
     quiet_option,
     stdout_is_data,
     values,
+    with_cluster,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from harness.config.probing import ProbeOptions
     from harness.run.plan import Plan
     from harness.run.probing import PlannedProbe
+    from harness.run.progress import Progress
+    from harness.run.session import EngineFactory
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
@@ -37,16 +43,26 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 @config_options
 @click.option("--output", "-o", type=PATH, help="Run directory (default: RESULTS/NAME from the config).")
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True, help="Format of the final table.")
+@cluster_option
 @quiet_option
 def run(
-    config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, quiet: bool
+    config: Path,
+    overrides: tuple[str, ...],
+    data: Path | None,
+    output: Path | None,
+    fmt: str,
+    cluster: str | None,
+    quiet: bool,
 ) -> None:
     """Run CONFIG and print the table. The same command continues an interrupted run.
 
     CONFIG is a YAML file. If there is no such file, configs/NAME.yaml means the config NAME that comes with gatedeval.
+
+    With --cluster many engines answer at once, on the GPUs of this machine or of many. A run that was begun without it
+    goes on with it, and the reverse: samples and hashes are the same.
     """
     with stdout_is_data() as out:
-        loaded = load_config(config, overrides, data)
+        loaded = load_config(config, overrides, data, cluster)
         state = print_run(loaded, output or loaded.results / loaded.name, quiet, out, fmt)
     if state != "complete":
         sys.exit(1)
@@ -147,14 +163,14 @@ def sweep(
         sys.exit(1)
 
 
-def load_config(path: Path, overrides: tuple[str, ...], data: Path | None) -> Config:
+def load_config(path: Path, overrides: tuple[str, ...], data: Path | None, cluster: str | None = None) -> Config:
     """The config at `path`; where there is none, the packaged one of that name (`configs/NAME.yaml`)."""
     from harness.config import load
 
     packaged = CONFIGS / path.name
     if not path.exists() and str(path.parent) == CONFIGS.name and packaged.is_file():
         path = packaged
-    return load(path, values(overrides, data))
+    return load(path, with_cluster(values(overrides, data), cluster))
 
 
 def packaged_config(name: str) -> Config:
@@ -198,7 +214,8 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
             # a text that is too short is told before hours of samples
             probes = plan_probes(plan, config.probe) if config.probe is not None else []
             progress = Progress(plan, quiet=quiet)
-            state, tally = run_plan(plan, path, progress=progress)
+            with _cluster(plan, progress) as start:
+                state, tally = run_plan(plan, path, progress=progress, engine_factory=start)
             if config.probe is not None:
                 state = _probe(plan, config.probe, probes, path, quiet, state)
     except Stopped as stopped:
@@ -213,6 +230,21 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
     print(f"{path}: {state}; {note}", file=sys.stderr)
     print(progress.closing(tally.sent_tokens, tally.cached_tokens), file=sys.stderr)
     return state
+
+
+@contextlib.contextmanager
+def _cluster(plan: Plan, progress: Progress) -> Iterator[EngineFactory | None]:
+    """What starts a model's engines on the config's cluster; None without one. At the end nothing runs there."""
+    options = plan.config.cluster
+    if options is None:
+        yield None
+        return
+    from harness.cluster.connection import Cluster, on_ray
+
+    models = [(planned.model, planned.checkpoint) for planned in plan.models.values()]
+    with Cluster(on_ray(options, plan.config.engine), models, say=progress.say) as cluster:
+        progress.engines = cluster.standing
+        yield cluster.start
 
 
 def _probe(

@@ -56,6 +56,8 @@ def to_dict(config: Config) -> dict[str, Any]:
         del data["benchmarks"]
     if config.probe is None:
         del data["probe"]
+    if config.cluster is None:
+        del data["cluster"]
     return data
 
 

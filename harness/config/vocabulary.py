@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from harness.config.cluster import ClusterOptions
 from harness.config.fields import AsTuple, Dtype, Entry, Factor, FilePath, Length, OneOrMore, Positive, Text, Whole
 from harness.config.probing import ProbeOptions
 from harness.config.table import TableOptions
@@ -173,6 +174,7 @@ class Config(Entry):
     thinking_tags: Annotated[tuple[Text, ...], AsTuple, Field(min_length=2, max_length=2)] = ("<think>", "</think>")
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
     probe: ProbeOptions | None = None
+    cluster: ClusterOptions | None = None  # None: one engine, in this process
     table: TableOptions = TableOptions()
 
     def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:

@@ -31,6 +31,8 @@ _TICK = 1.0  # seconds between drawings while nothing finishes: the clocks in th
 class Progress:
     """Counts and shows finished samples and tokens. `quiet`: print nothing. `clock`: seconds from any fixed point.
 
+    `engines`: says how several engines stand (`harness.cluster`); an empty text adds nothing.
+
     A thread draws once a second, so that the clock of an engine's start and the time left go on while no sample
     finishes. All drawing happens under one lock.
     """
@@ -40,6 +42,7 @@ class Progress:
         self.stream = _own_stderr()
         self.terminal = self.stream.isatty()
         self.quiet = quiet
+        self.engines: Callable[[], str] = str
         self.cells = dict(plan.cells)  # cell -> planned samples
         self.count, self.total = sum(plan.cells.values()), sum(plan.tokens.values())
         self.planned = {c: plan.tokens[c] / n for c, n in plan.cells.items() if n}  # cell -> prompt tokens per sample
@@ -148,7 +151,7 @@ class Progress:
             left = self.estimate.left(max(0.0, self.total - self.done), engines)
             text += f", {rate:,.0f} tokens/s"
             text += f", about {duration(left)} left" if self.samples.total() < self.count else ""
-        return text
+        return "; ".join(filter(None, (text, self.engines())))
 
     def closing(self, sent: int, cached: int) -> str:
         """The session in a line: time, rate, and which part of the `sent` prompt tokens was `cached`."""

@@ -90,7 +90,7 @@ def start_session(path: Path, facts: Mapping[str, Any], cells: Mapping[Cell, int
     }
 
 
-_NO_INPUT = ("name", "results", "caption", "data", "path", "subfolder", "revision", "tokenizer")
+_NO_INPUT = ("name", "results", "caption", "data", "cluster", "path", "subfolder", "revision", "tokenizer")
 """Entries of a config and of its models that no answer depends on, or that other facts of the manifest say better."""
 
 

@@ -1,0 +1,464 @@
+"""Many engines of one model behind the interface of one engine: `answer`, `set_context`, `close`.
+
+One loop (`_step`) looks at the replies of all engines' calls and moves each engine on: process, files, engine, context
+setting, work. An engine that dies gives its requests back and is replaced; one that comes late joins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+from harness.cluster.affinity import Beginnings
+from harness.cluster.backend import ActorLost, Backend
+from harness.cluster.costs import CostModel
+from harness.cluster.member import Member, Record, State, free_cores
+from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler, Work
+from harness.cluster.wire import pack, unpack_answer
+from harness.cluster.worker import plain_setting
+from harness.config import ContextSetting, EngineOptions, Model
+from harness.engine.requests import Answer, Completion, EngineError, Failure, Prompt, Question, SelfCheckError
+from harness.text import counted
+from harness.types import GatedevalError
+
+AHEAD_TOKENS, MOST_AHEAD_TOKENS = 4_000_000, 64_000_000
+"""Prompt tokens that wait here for an engine, at least and at most; 4 bytes each."""
+_AHEAD_REQUESTS = 16_000
+_POLL_SECONDS = 5.0  # an engine without news answers a poll after so long
+_TICK = 0.25  # seconds between two looks at clocks and signals while nothing happens
+_NOT_READY_TICK = 0.01  # the same while the next request is not produced yet
+_CLOSE_SECONDS = 20.0
+_STARTS = 3
+"""Engines of one member that may die in a row before they have been ready."""
+_ROOM_SECONDS = 15.0  # without a node that has room, before the user is told
+_MOVING = (State.GONE, State.SPAWNING, State.CHECKING, State.IDLE, State.STARTING, State.STARTED, State.SETTING)
+_numbers = itertools.count()  # of requests: a late answer to a stream that has ended is never taken for another's
+
+
+class Pool:
+    """The engines of one model. Its interface is that of `harness.run.session.RunEngine`.
+
+    `members`: processes of earlier pools, which are used again. `check`: every model of the run as plain data, which a
+    new process looks for. `cores`: per CPU engine; 0: engines use GPUs. `say`: takes a line for the user.
+
+    Raises:
+        GatedevalError: a node does not see a model, has other versions, or an option cannot be applied.
+        EngineError: no engine could start.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        model: Model,
+        contexts: Sequence[ContextSetting],
+        options: EngineOptions,
+        *,
+        members: list[Member] | None = None,
+        check: Sequence[dict[str, Any]] = (),
+        node: dict[str, Any] | None = None,
+        cores: int = 0,
+        costs: CostModel = CostModel(),  # noqa: B008 - frozen
+        say: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.backend, self.model, self.contexts, self.options = backend, model, list(contexts), options
+        self.members = members if members is not None else []
+        self.check, self.node, self.cores, self.costs = list(check), node, cores, costs
+        self.say, self.clock = say, clock
+        self.setting = self.contexts[0]
+        self.records: dict[str, Record] = {}
+        self.restarts = 0
+        self.scheduler = Scheduler()
+        self._stale: set[str] = set()  # engines that were told to forget a request which may run
+        self._requests: dict[int, Prompt | Question] = {}  # of the present stream
+        self._out: list[Answer | Failure] = []
+        self._error = ""  # the last error of an engine
+        self._fruitless = 0  # deaths since the last answer
+        self._was_ready = False  # an engine of this pool has been ready
+        self._facts: dict[str, Any] = {}
+        self._next_look = 0.0
+        for member in self.members:
+            member.failures = member.engines = 0
+            if member.state is State.GIVEN_UP:
+                self._gone(member, 0.0)
+        try:
+            self._wait_for(lambda: any(m.engine_runs for m in self.members))
+        except BaseException:
+            self.close()
+            raise
+
+    # --- the interface of an engine ---------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of the first engine; `engines`: one entry per engine of this pool, those that died included."""
+        return {**self._facts, "engines": [record.plain() for record in self.records.values()]}
+
+    def can_switch_to(self, setting: ContextSetting) -> bool:
+        """Whether every engine can be switched to `setting`; if not, the setting needs engines of its own."""
+        return all(setting.label in m.started["reachable"] for m in self.members if m.engine_runs)
+
+    def set_context(self, setting: ContextSetting) -> None:
+        """Change every engine to another context setting. `self_check` waits for the first that has done so."""
+        self.setting, self.scheduler = setting, Scheduler()
+        for member in self.members:
+            if member.state in (State.READY, State.REFUSED):
+                member.state = State.STARTED
+            self._move(member)
+
+    def self_check(self) -> None:
+        """Wait until one engine has checked itself under the context setting in force; the others follow.
+
+        Raises:
+            SelfCheckError: no engine's logits under the setting can be right.
+            EngineError: every engine died.
+        """
+        self._wait_for(lambda: any(m.state is State.READY for m in self.members))
+
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer | Failure]:
+        """Answer requests in the order in which they finish. None: the next one is not ready yet.
+
+        A request that kills engines comes back as a `Failure`.
+
+        Raises:
+            GatedevalError: the user has to change something.
+            EngineError: all engines died, and no others could start.
+        """
+        self.scheduler, self._requests, self._out = Scheduler(), {}, []
+        self._stale.clear()
+        beginnings, source = Beginnings(self.costs), iter(requests)
+        for member in self.members:
+            if member.state is State.READY:
+                self.scheduler.join(member.name, member.limit, self.clock())
+        try:
+            while True:
+                ready = self._take(source, beginnings)
+                self._give()
+                if self.scheduler.ended and not self.scheduler.unfinished:
+                    break
+                self._step(_TICK if ready else _NOT_READY_TICK)
+                yield from self._outgoing()
+            yield from self._outgoing()
+        finally:
+            self._end_stream()
+
+    def close(self) -> None:
+        """Stop the engines. Their processes stay, for the next model; one that does not answer is ended."""
+        asked = []
+        for member in self.members:
+            if member.engine_runs or member.state is State.STARTING:
+                if member.state is State.STARTING:  # vLLM cannot be told to stop starting
+                    self._drop(member)
+                else:
+                    member.call = self.backend.call(member.handle, "close")
+                    asked.append(member)
+        deadline = self.clock() + _CLOSE_SECONDS
+        while waiting := [m for m in asked if m.call is not None]:
+            for ref in self.backend.wait([m.call for m in waiting], max(0.0, deadline - self.clock())):
+                member = next(m for m in waiting if m.call == ref)
+                member.call, member.state = None, State.IDLE
+                try:
+                    self.backend.result(ref)
+                except (ActorLost, EngineError, GatedevalError):
+                    self._drop(member)
+            if self.clock() >= deadline:
+                for member in waiting:
+                    if member.call is not None:
+                        self._drop(member)
+        for record in self.records.values():
+            record.ended = record.ended or self.clock()
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def _take(self, source: Iterator[Prompt | Question | None], beginnings: Beginnings) -> bool:
+        """Let requests wait while there is room; whether the next one was ready when it was asked for."""
+        tokens = sum(m.limit.tokens for m in self.members if m.state is State.READY)
+        room = min(MOST_AHEAD_TOKENS, max(AHEAD_TOKENS, 2 * tokens))
+        while (
+            not self.scheduler.ended
+            and self.scheduler.waiting_tokens < room
+            and self.scheduler.waiting < _AHEAD_REQUESTS
+        ):
+            try:
+                request = next(source)
+            except StopIteration:
+                self.scheduler.ended = True
+                return True
+            if request is None:
+                return False
+            number = next(_numbers)
+            self._requests[number] = request
+            self.scheduler.add(beginnings.work(number, request))
+        return True
+
+    def _give(self) -> None:
+        """Give work to every engine that has room."""
+        now = self.clock()
+        for member in self.members:
+            if member.state is State.READY and not member.drain:
+                batch = self.scheduler.next_batch(member.name, now)
+                if batch:
+                    packed = pack((_number(work), self._requests[_number(work)]) for work in batch)
+                    self.backend.call(member.handle, "submit", packed)
+
+    def _outgoing(self) -> Iterator[Answer | Failure]:
+        out, self._out = self._out, []
+        yield from out
+
+    def _end_stream(self) -> None:
+        """Nobody waits for an answer any more: engines that still work on copies forget them."""
+        for member in self.members:
+            busy = member.name in self._stale or self.scheduler.held(member.name) if member.state is State.READY else ()
+            if busy:
+                member.drain = True
+                member.state = State.STARTED
+                self._move(member)
+        self._requests, self.scheduler = {}, Scheduler()
+
+    # --- engines ----------------------------------------------------------------------------------------------------
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Step until `condition`; raises the engines' error where none of them can bring it about."""
+        since, told = self.clock(), False
+        while not condition():
+            self._step(_TICK)
+            states = {m.state for m in self.members}
+            if not condition() and not states & set(_MOVING):
+                self._raise_error()
+            if not told and states == {State.SPAWNING} and self.clock() - since > _ROOM_SECONDS:
+                told = True
+                self.say("no node has room for an engine yet: the run waits; other jobs may use its devices")
+
+    def _raise_error(self) -> None:
+        kind = SelfCheckError if any(m.state is State.REFUSED for m in self.members) else EngineError
+        raise kind(self._error or "no engine of the cluster could start")
+
+    def _look_for_room(self) -> None:
+        """Add members for engines that have become possible, and new processes for those that are gone."""
+        now = self.clock()
+        if now >= self._next_look:
+            self._next_look = now + 2.0
+            for slot in range(len(self.members) + 1, self.backend.wanted() + 1):
+                self.members.append(Member(slot))
+        for member in self.members:
+            if member.state is State.GONE and now >= member.retry_at:
+                member.handle = self.backend.spawn(member.slot)
+                member.state, member.call = State.SPAWNING, self.backend.call(member.handle, "describe")
+            elif member.state is State.IDLE and member.call is None:
+                self._move(member)
+
+    def _step(self, seconds: float) -> None:
+        """Wait up to `seconds` for replies, and act on those that are there."""
+        self._look_for_room()
+        owners = {ref: member for member in self.members for ref in member.refs()}
+        if not owners:
+            time.sleep(min(seconds, 0.05))
+            return
+        for ref in self.backend.wait(list(owners), seconds):
+            member = owners[ref]
+            if ref not in member.refs():  # its process was dropped meanwhile
+                continue
+            polled = ref == member.poll
+            if polled:
+                member.poll = None
+            else:
+                member.call = None
+            try:
+                reply = self.backend.result(ref)
+            except ActorLost as error:
+                self._lost(member, str(error), _STARTS)
+            except SelfCheckError as error:
+                self._error, member.state = str(error), State.REFUSED
+                self.say(f"{member.name}{_at(member)}: {error}")
+            except EngineError as error:
+                # one that cannot start at all would not start the next time either
+                hopeless = member.state is State.STARTING and not self._was_ready
+                self._lost(member, str(error), 1 if hopeless else _STARTS)
+            except GatedevalError as error:
+                raise GatedevalError(f"{member.name}{_at(member)}: {error}") from error
+            else:
+                self._replies(member, reply) if polled else self._advance(member, reply)
+
+    def _advance(self, member: Member, reply: Any) -> None:
+        """A call of `member` has ended well: the next state."""
+        match member.state:
+            case State.SPAWNING:
+                member.info, member.place = reply, reply["host"]
+                self._check_versions(member)
+                if self.cores:
+                    member.cores = free_cores(member, self.members, self.cores)
+                member.state = State.CHECKING
+                node = member.info["node"]
+                seen = any(m.info.get("node") == node and m.state not in _MOVING[:3] for m in self.members)
+                member.call = self.backend.call(member.handle, "check", [] if seen else self.check)
+            case State.CHECKING:
+                if reply:
+                    raise GatedevalError(
+                        f"{member.place or member.name}: {'; '.join(reply)}; every node of the cluster has to see the"
+                        " same files under the same path"
+                    )
+                member.state = State.IDLE
+                self._poll(member)
+                self._move(member)
+            case State.STARTING:
+                member.started, member.setting = reply, ""
+                self._facts = self._facts or reply["facts"]
+                member.state = State.STARTED
+                self._move(member)
+            case State.STARTED:  # it has forgotten its requests
+                member.drain = False
+                self._move(member)
+            case State.SETTING if member.setting == self.setting.label:
+                self._ready(member)
+            case State.SETTING:
+                member.state = State.STARTED
+                self._move(member)
+
+    def _move(self, member: Member) -> None:
+        """Make the call that brings a member nearer to answering, where none is pending."""
+        if member.call is not None:
+            return
+        if member.state is State.IDLE:
+            member.engines += 1
+            contexts = [plain_setting(c) for c in self.contexts]
+            arguments = (self.model.model_dump(), contexts, self.options.model_dump(), member.cores)
+            member.state = State.STARTING
+            member.call = self.backend.call(member.handle, "start", *arguments, self.backend.further_arguments())
+        elif member.state is State.STARTED and member.drain:
+            member.call = self.backend.call(member.handle, "drain")
+        elif member.state is State.STARTED and self.setting.label in member.started["reachable"]:
+            member.state, member.setting = State.SETTING, self.setting.label
+            member.call = self.backend.call(member.handle, "set_context", plain_setting(self.setting))
+
+    def _ready(self, member: Member) -> None:
+        member.state, member.failures, now = State.READY, 0, self.clock()
+        self._was_ready = True
+        if member.name not in self.records:
+            self.records[member.name] = Record(member.name, member.place, member.started["facts"], now)
+        if member.name not in self.scheduler.engines:
+            self.scheduler.join(member.name, member.limit, now)
+
+    def _poll(self, member: Member) -> None:
+        if member.poll is None and member.handle is not None:
+            member.poll = self.backend.call(member.handle, "poll", _POLL_SECONDS)
+
+    def _replies(self, member: Member, replies: list[tuple[str, Any]]) -> None:
+        self._poll(member)
+        for kind, content in replies:
+            if kind == "died":
+                self._lost(member, content, _STARTS)
+                return
+            if kind == "refused":
+                raise GatedevalError(content)
+            number = content[0]
+            request = self._requests.get(number)
+            if request is None or member.name not in self.scheduler.engines:
+                continue
+            finished = self.scheduler.finished(member.name, number, self.clock())
+            if not finished.first:
+                continue
+            self._fruitless = 0
+            del self._requests[number]
+            for name in finished.cancel:
+                other = next(m for m in self.members if m.name == name)
+                self._stale.add(name)
+                self.backend.call(other.handle, "cancel", [number])
+            if kind == "failed":
+                self._out.append(Failure(request.key, content[1]))
+                continue
+            answer = unpack_answer(content, request.key, member.name)
+            record = self.records[member.name]
+            record.answers += 1
+            record.tokens += answer.sent_tokens + (answer.tokens if isinstance(answer, Completion) else 1)
+            self._out.append(answer)
+
+    def _lost(self, member: Member, error: str, starts: int) -> None:
+        """An engine or its process is gone: its requests wait again, and another one is started.
+
+        `starts`: so many in a row that were never ready, and no other one is started.
+        """
+        self._error = error
+        name, place, held = member.name, _at(member), 0
+        if name in self.scheduler.engines:
+            held = len(self.scheduler.held(name))
+            for work in self.scheduler.leave(name, died=True):
+                self._name_poison(work, error)
+        if record := self.records.get(name):
+            record.ended, record.died = self.clock(), error
+        self._drop(member)
+        member.failures += 1
+        self._fruitless += 1
+        if member.failures >= starts:
+            member.state = State.GIVEN_UP
+            self.say(f"{name}{place}: could not start: {error}")
+        else:
+            self.restarts += 1
+            back = f"; {counted(f'{held:,}', 'request')} given to others" if held else ""
+            self.say(f"{name}{place} died: {error}{back}; another one is started")
+            member.retry_at = self.clock() + min(30.0, 2.0 ** (member.failures - 1) - 1.0)
+        alive = [m for m in self.members if m.state is not State.GIVEN_UP]
+        if self._was_ready and (not alive or self._fruitless > SUSPECT_DEATHS * len(self.members) + 16):
+            raise EngineError(error)
+
+    def _name_poison(self, work: Work, error: str) -> None:
+        request = self._requests.pop(_number(work))
+        text = f"{request.key}: engines die on this request, the last one had no other: {error}"
+        self.say(text)
+        self._out.append(Failure(request.key, text))
+
+    def _drop(self, member: Member) -> None:
+        """End a member's process."""
+        if member.handle is not None:
+            self.backend.kill(member.handle)
+        self._gone(member, self.clock())
+
+    def _gone(self, member: Member, retry_at: float) -> None:
+        member.state, member.handle, member.call, member.poll = State.GONE, None, None, None
+        member.cores, member.drain, member.retry_at, member.started = (), False, retry_at, {}
+
+    def _check_versions(self, member: Member) -> None:
+        """Refuse a node whose answers other versions would compute."""
+        if self.node is None:
+            return
+        for what in ("gatedeval", "versions"):
+            if (there := member.info.get(what)) != (here := self.node.get(what)):
+                raise GatedevalError(
+                    f"{member.place or member.name} has {_versions(there)}, this machine has {_versions(here)}; install"
+                    " the same versions on every node"
+                )
+
+    # --- for people -------------------------------------------------------------------------------------------------
+
+    def standing(self) -> str:
+        """For example "2 engines (5,310 and 4,900 tokens/s), 1 starting, 1 restart"."""
+        now = self.clock()
+        ready = [m for m in self.members if m.state is State.READY and m.name in self.records]
+        rates = [self.records[m.name].rate(now) for m in ready]
+        text = counted(len(ready), "engine")
+        if rates and len(rates) <= 4:
+            text += f" ({' and '.join(f'{rate:,.0f}' for rate in rates)} tokens/s)"
+        elif rates:
+            text += f" ({min(rates):,.0f} to {max(rates):,.0f} tokens/s each)"
+        waiting = sum(m.state is State.SPAWNING for m in self.members)
+        others = len(self.members) - len(ready) - waiting - sum(m.state is State.GIVEN_UP for m in self.members)
+        text += f", {others} starting" if others else ""
+        text += f", {waiting} waiting for a place" if waiting else ""
+        return text + (f", {counted(self.restarts, 'restart')}" if self.restarts else "")
+
+
+def _number(work: Work) -> int:
+    key: Hashable = work.key
+    assert isinstance(key, int)
+    return key
+
+
+def _at(member: Member) -> str:
+    return f" on {member.place}" if member.place else ""
+
+
+def _versions(facts: Any) -> str:
+    if isinstance(facts, dict):
+        return ", ".join(f"{name} {version}" for name, version in facts.items()) or "no vLLM"
+    return f"gatedeval {facts}"
