@@ -222,6 +222,7 @@ def check_address(address: str) -> None:
 
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, leaves engines on a CPU behind all else
     try:
         import ray
         import ray.exceptions
