@@ -44,6 +44,7 @@ class Member:
     failures: int = 0  # in a row, without an engine that became ready
     retry_at: float = 0.0
     drain: bool = False  # it may still have requests of an earlier stream
+    obsolete: bool = False  # the engine that it starts is of a model that is finished
 
     @property
     def name(self) -> str:

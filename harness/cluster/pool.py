@@ -146,14 +146,11 @@ class Pool:
 
     def close(self) -> None:
         """Stop the engines. Their processes stay, for the next model; one that does not answer is ended."""
-        asked = []
+        asked = [member for member in self.members if member.engine_runs]
         for member in self.members:
-            if member.engine_runs or member.state is State.STARTING:
-                if member.state is State.STARTING:  # vLLM cannot be told to stop starting
-                    self._drop(member)
-                else:
-                    member.call = self.backend.call(member.handle, "close")
-                    asked.append(member)
+            member.obsolete |= member.state is State.STARTING  # vLLM cannot be told to stop starting
+        for member in asked:
+            member.call = self.backend.call(member.handle, "close")
         deadline = self.clock() + _CLOSE_SECONDS
         while waiting := [m for m in asked if m.call is not None]:
             for ref in self.backend.wait([m.call for m in waiting], max(0.0, deadline - self.clock())):
@@ -274,7 +271,7 @@ class Pool:
                 self.say(f"{member.name}{_at(member)}: {error}")
             except EngineError as error:
                 # one that cannot start at all would not start the next time either
-                hopeless = member.state is State.STARTING and not self._was_ready
+                hopeless = member.state is State.STARTING and not self._was_ready and not member.obsolete
                 self._lost(member, str(error), 1 if hopeless else _STARTS)
             except GatedevalError as error:
                 raise GatedevalError(f"{member.name}{_at(member)}: {error}") from error
@@ -302,6 +299,9 @@ class Pool:
                 member.state = State.IDLE
                 self._poll(member)
                 self._move(member)
+            case State.STARTING if member.obsolete:
+                member.obsolete, member.state = False, State.IDLE
+                self._move(member)  # the worker stops that engine before it starts another one
             case State.STARTING:
                 member.started, member.setting = reply, ""
                 self._facts = self._facts or reply["facts"]
@@ -416,7 +416,8 @@ class Pool:
 
     def _gone(self, member: Member, retry_at: float) -> None:
         member.state, member.handle, member.call, member.poll = State.GONE, None, None, None
-        member.cores, member.drain, member.retry_at, member.started = (), False, retry_at, {}
+        member.cores, member.retry_at, member.started = (), retry_at, {}
+        member.drain = member.obsolete = False
 
     def _check_versions(self, member: Member) -> None:
         """Refuse a node whose answers other versions would compute."""

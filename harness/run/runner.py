@@ -100,7 +100,10 @@ def _run_model(session: Session, cells: _CellsLeft, label: str) -> None:
     deaths, answered = 0, session.tally.sent_tokens
     while settings := cells.settings(label):
         with LiveEngine(label, settings, functools.partial(session.start_engine, label)) as engine:
-            end = _run_settings(session, cells, engine)
+            try:
+                end = _run_settings(session, cells, engine)
+            finally:
+                session.record_pool(engine)
             if end.ending is Ending.DONE:
                 _record_work(session, engine, before)
         if end.ending is Ending.ENGINE_LOST:

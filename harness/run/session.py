@@ -120,6 +120,11 @@ class Session:
         self.engine_arithmetic[label, entry["name"]] = key
         return {**entry, "arithmetic": key}
 
+    def record_pool(self, live: LiveEngine) -> None:
+        """Write what each of several engines did into the manifest, also where the run is interrupted."""
+        if live.engine is not None and live.engine.facts.get("engines"):
+            self.record_engine(live.label, live.engine.facts)
+
     def arithmetic_of(self, label: str, answer: Answer, engine: RunEngine) -> str:
         """The key of what computed `answer`; of an engine that has joined `engine` since, the manifest records it."""
         if not answer.engine:
