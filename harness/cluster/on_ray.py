@@ -13,10 +13,12 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from harness.cluster import reaper
 from harness.cluster.backend import ActorLost, Handle, Ref, unwrapped
 from harness.cluster.worker import ENGINE
 from harness.config import EngineOptions
@@ -46,8 +48,11 @@ class RayBackend:
         self._handles: list[Any] = []
         self._groups: dict[int, Any] = {}  # slot -> its placement group
         self._places: dict[str, str] = {}
-        _connect(self._ray, cluster.address)
+        self._reaper: subprocess.Popen[bytes] | None = None
+        if cluster.address == "local":
+            self._reaper = reaper.start(os.getpid(), os.path.dirname(self._ray.__file__))
         try:
+            _connect(self._ray, cluster.address)
             self.gpus = self._gpus_per_engine(options)
             self.spans = self.gpus > max(self._per_node("GPU"), default=0)
             self.cpus = self._cpus_per_engine()
@@ -177,8 +182,13 @@ class RayBackend:
 
     def close(self) -> None:
         """Kill every actor, and leave the cluster; one that was started here ends."""
-        if not self._ray.is_initialized():
-            return
+        if self._ray.is_initialized():
+            self._leave()
+        if self._reaper is not None:
+            reaper.end(self._reaper)
+            self._reaper = None
+
+    def _leave(self) -> None:
         for handle in list(self._handles):
             self.kill(handle)
         for group in self._groups.values():

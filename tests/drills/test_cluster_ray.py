@@ -10,9 +10,10 @@ import os
 import random
 import shutil
 import signal
-import threading
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,12 @@ from harness.cluster.connection import Cluster
 from harness.cluster.on_ray import RayBackend, check_address
 from harness.config import EngineOptions
 from harness.config.cluster import ClusterOptions
+from harness.run.plan import Plan
+from harness.run.progress import Progress
+from harness.run.runner import run
 from harness.store import Store
 from harness.types import GatedevalError
+from tests.drills.test_interruption import left_behind
 from tests.support import ROOT
 from tests.support.cluster_runs import ENGINE, content, lines, models_of, plan, run_here, run_on
 
@@ -35,7 +40,6 @@ pytestmark = pytest.mark.extended
 def nodes() -> Iterator[Any]:
     """Two Ray nodes of one core each on this machine."""
     pytest.importorskip("ray")
-    os.environ["RAY_worker_niceness"] = "0"
     os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"  # the nodes' processes read it
     from ray.cluster_utils import Cluster as Nodes
 
@@ -73,69 +77,148 @@ def gone(timeout: float = 20.0) -> bool:
     return not workers()
 
 
+class Watched(Progress):
+    """Calls `then` in the run's own thread, at numbers of finished samples."""
+
+    def __init__(self, made: Plan, then: dict[int, Callable[[], Any]]) -> None:
+        super().__init__(made, quiet=True)
+        self.then, self.finished = then, 0
+
+    def advance(self, *arguments: Any, **more: Any) -> None:
+        super().advance(*arguments, **more)
+        self.finished += 1
+        if action := self.then.pop(self.finished, None):
+            action()
+
+
+def killed_and_equal(address: str, models: Path, path: Path, kills: int, samples: int) -> None:
+    """A run of which `kills` worker processes are killed at random instants; it has what a run in one process has."""
+    made = plan(models, samples=samples, models=1 if kills < 5 else 2)
+    (models / "pace").write_text("0.02")
+    chance, killed = random.Random(16), []
+
+    def kill() -> None:
+        killed.append(chance.choice(workers()))
+        os.kill(killed[-1], signal.SIGKILL)
+
+    instants = chance.sample(range(2, sum(made.cells.values()) - 4), kills)
+    said: list[str] = []
+    with Cluster(lambda: backend(address), models_of(made), say=said.append) as cluster:
+        progress = Watched(made, dict.fromkeys(instants, kill))
+        state, tally = run(made, path / "there", progress=progress, engine_factory=cluster.start)
+        assert sum("died" in line for line in said) >= kills
+    assert len(killed) == kills
+    assert gone()
+    assert state == "complete"
+    assert len(lines(path / "there")) == tally.answered == len(set(lines(path / "there")))
+    (models / "pace").unlink()
+    run_here(made, path / "here")
+    assert content(path / "there") == content(path / "here")
+
+
 def test_two_nodes_give_the_run_of_one_process_though_processes_are_killed(
     nodes: Any, models: Path, tmp_path: Path
 ) -> None:
-    made = plan(models, samples=30)
-    (models / "poison").write_text("ruler fwe at 512, sample 3")
-    (models / "pace").write_text("0.03")
-    over, killed = threading.Event(), []
-    chance = random.Random(16)
-
-    def kill() -> None:
-        while len(killed) < 5 and not over.wait(chance.uniform(0.2, 1.5)):
-            if alive := workers():
-                killed.append(chance.choice(alive))
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(killed[-1], signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    said: list[str] = []
-    with Cluster(lambda: backend(nodes.address), models_of(made), say=said.append) as cluster:
-        killer.start()
-        state, tally = run_on(cluster, made, tmp_path / "there")
-        over.set()
-        killer.join()
-    assert len(killed) == 5
-    assert gone()
-    assert state == "incomplete"
-    poisoned = {cell.key for cell in made.cells if cell.task == "fwe" and cell.length == 512}
-    assert set(Store.read(tmp_path / "there").failures) == poisoned
-    assert sum("died" in line for line in said) >= 5
-    assert len(lines(tmp_path / "there")) == tally.answered == len(set(lines(tmp_path / "there")))
-    for name in ("poison", "pace"):
-        (models / name).unlink()
-    run_here(made, tmp_path / "there")
-    run_here(made, tmp_path / "here")
-    assert content(tmp_path / "there") == content(tmp_path / "here")
+    killed_and_equal(nodes.address, models, tmp_path, kills=2, samples=12)
 
 
+@pytest.mark.slow
+def test_five_kills_at_random_instants_cost_nothing_but_time(nodes: Any, models: Path, tmp_path: Path) -> None:
+    killed_and_equal(nodes.address, models, tmp_path, kills=5, samples=40)
+
+
+@pytest.mark.slow
 def test_a_node_goes_and_another_one_comes(nodes: Any, models: Path, tmp_path: Path) -> None:
-    made = plan(models, samples=40)
+    made = plan(models, samples=60)
     (models / "pace").write_text("0.05")
     extra = nodes.add_node(num_cpus=1, object_store_memory=150 * 2**20)
-
-    def change() -> None:
-        path = tmp_path / "there" / "samples"
-        while not path.exists() or len(lines(tmp_path / "there")) < 20:
-            time.sleep(0.1)
-        nodes.remove_node(extra, allow_graceful=False)
-        time.sleep(1)
-        nodes.add_node(num_cpus=1, object_store_memory=150 * 2**20)
-
-    changing = threading.Thread(target=change)
+    changes = {
+        60: lambda: nodes.remove_node(extra, allow_graceful=False),
+        90: lambda: nodes.add_node(num_cpus=1, object_store_memory=150 * 2**20),
+    }
     with Cluster(lambda: backend(nodes.address), models_of(made)) as cluster:
-        changing.start()
-        state, tally = run_on(cluster, made, tmp_path / "there")
-        changing.join()
-        nodes_used = {m.info.get("node") for m in cluster.members}
+        progress = Watched(made, changes)
+        state, tally = run(made, tmp_path / "there", progress=progress, engine_factory=cluster.start)
+        places = {member.info.get("node") for member in cluster.members}
+    assert not changes
     assert state == "complete"
-    assert len(nodes_used) >= 2
+    assert len(places) >= 2
     assert len(lines(tmp_path / "there")) == tally.answered
     (models / "pace").unlink()
     run_here(made, tmp_path / "here")
     assert content(tmp_path / "there") == content(tmp_path / "here")
     assert gone()
+
+
+@pytest.mark.slow
+def test_a_poisoned_sample_is_named_on_real_nodes(nodes: Any, models: Path, tmp_path: Path) -> None:
+    made = plan(models, models=1)
+    (models / "poison").write_text("ruler fwe at 512, sample 3")
+    with Cluster(lambda: backend(nodes.address), models_of(made)) as cluster:
+        state, _ = run_on(cluster, made, tmp_path / "there")
+    assert state == "incomplete"
+    assert set(Store.read(tmp_path / "there").failures) == {
+        cell.key for cell in made.cells if cell.task == "fwe" and cell.length == 512
+    }
+    assert gone()
+
+
+class Driver:
+    """`tests/support/cluster_driver.py` in a session of its own."""
+
+    def __init__(self, models: Path, path: Path, samples: int) -> None:
+        self.path = path
+        command = [sys.executable, "-m", "tests.support.cluster_driver", str(models), str(path), str(samples)]
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def wait_for_lines(self, count: int) -> None:
+        while self.process.poll() is None and (not (self.path / "samples").exists() or len(lines(self.path)) < count):
+            time.sleep(0.05)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=300)
+        return self.process.returncode, out, err
+
+
+def test_a_driver_that_is_killed_leaves_nothing_and_is_resumed(models: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    (models / "pace").write_text("0.02")
+    driver = Driver(models, tmp_path / "run", 12)
+    driver.wait_for_lines(10)
+    driver.process.kill()
+    assert driver.end()[0] == -signal.SIGKILL
+    assert left_behind(driver.process.pid) == []
+    (models / "pace").unlink()
+    again = Driver(models, tmp_path / "run", 12)
+    status, out, err = again.end()
+    assert status == 0, err
+    state, asked, reused = out.split()
+    assert (state, int(reused) >= 9) == ("complete", True)
+    assert int(asked) + int(reused) == sum(plan(models).cells.values())
+    assert left_behind(again.process.pid) == []
+    run_here(plan(models), tmp_path / "here")
+    assert content(tmp_path / "run") == content(tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_driver_in_order_and_leaves_nothing(models: Path, tmp_path: Path, signum: int) -> None:
+    (models / "pace").write_text("0.02")
+    driver = Driver(models, tmp_path / "run", 12)
+    driver.wait_for_lines(10)
+    os.killpg(driver.process.pid, signum)  # as a terminal's Ctrl-C, which reaches every process of the session's group
+    status, out, err = driver.end()
+    assert (status, out.split()[:2]) == (128 + signum, ["stopped", "by"]), err
+    assert "Traceback" not in err
+    assert left_behind(driver.process.pid) == []
 
 
 def test_what_the_cluster_does_not_have_is_refused_in_a_line(nodes: Any, models: Path) -> None:

@@ -50,20 +50,25 @@ def _lines(file: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def plan(models: Path, *, samples: int = 12, **more: Any) -> Plan:
-    """Two models under two settings, tasks that share beginnings and tasks that do not. `models`: tiny checkpoints."""
+NAMES = ("baseline", "headwise")
+
+
+def plan(folder: Path, *, samples: int = 12, models: int = 2) -> Plan:
+    """One or two models under two settings, tasks that share beginnings and tasks that do not.
+
+    `folder`: of tiny checkpoints.
+    """
     return build(
         from_dict(
             {
                 "name": "grid",
-                "models": [{"label": name, "path": str(models / name)} for name in ("baseline", "headwise")],
+                "models": [{"label": name, "path": str(folder / name)} for name in NAMES[:models]],
                 "contexts": [
                     {"label": "native", "max_length": 768},
                     {"label": "raised", "rope_theta": 5e5, "max_length": 1024},
                 ],
                 "benchmarks": [{"ruler": ["niah_single_1", "fwe"], "lengths": [512, 1024], "samples": samples}],
                 "engine": {"dtype": "float32"},
-                **more,
             }
         )
     )
