@@ -26,6 +26,7 @@ BENCHES = {
     "fewshot": [],
     "startup": [],
     "probe": ["--length", "32767"],
+    "cluster": [],
 }
 """Name -> arguments with which it takes at most three minutes. Without arguments it measures more."""
 DOCUMENT = ROOT / "docs" / "benchmarks.md"

@@ -1,9 +1,9 @@
 """`python reaper.py PID FOLDER`: ends the processes of a Ray that the process PID has started, when that one has ended.
 
-Ray's own processes end when their parent does, but some only after a minute. A batch system would wait for them, the
-next run could find ports taken. This script runs beside the driver, and imports nothing of this package. It looks once a
-second which processes there are below those children of PID whose command line names FOLDER (Ray's), and kills what of
-them is left when its standard input is closed: by `end`, or because PID was killed.
+Ray's own processes end when their parent does, but some only after a minute: a batch system would wait for them, and
+the next run could find ports taken. This script runs beside the driver. It looks once a second which processes are
+below those children of PID whose command line names FOLDER (Ray's), and kills what of them is left when its standard
+input is closed: by `end`, or because PID was killed.
 """
 
 from __future__ import annotations

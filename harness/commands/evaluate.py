@@ -70,16 +70,24 @@ def run(
 
 @click.command()
 @config_options
-def plan(config: Path, overrides: tuple[str, ...], data: Path | None) -> None:
-    """Show CONFIG's cells, samples, prompt tokens and errors, without loading a model."""
+@cluster_option
+def plan(config: Path, overrides: tuple[str, ...], data: Path | None, cluster: str | None) -> None:
+    """Show CONFIG's cells, samples, prompt tokens and errors, without loading a model.
+
+    With --cluster, also how the requests of each model spread over the engines.
+    """
     from harness.run.plan import build
     from harness.run.plan_text import render
 
-    loaded = load_config(config, overrides, data)
+    loaded = load_config(config, overrides, data, cluster)
     built = build(loaded)
     if built.cells:  # else everything was refused, and a table of zeros would say nothing
         print(render(built))
     built.check()
+    if loaded.cluster is not None:
+        from harness.run.plan_cluster import render_cluster
+
+        print(render_cluster(built, loaded.cluster))
     if loaded.probe is not None:
         from harness.run.probing import plan_probes
 
