@@ -215,6 +215,10 @@ def evaluate(config: Config, path: Path, quiet: bool) -> str:
         os.environ["GATEDEVAL_LOG"] = "ERROR"  # the process that makes samples inherits it
         logging.getLogger("gatedeval").setLevel(logging.ERROR)
     again = shlex.join(["gatedeval", *sys.argv[1:]])
+    if config.cluster is not None:
+        from harness.cluster.on_ray import check_address
+
+        check_address(config.cluster.address)  # told before the plan is made
     try:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
             plan = build(config, recorded_date(path))
