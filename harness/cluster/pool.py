@@ -274,7 +274,7 @@ class Pool:
                 hopeless = member.state is State.STARTING and not self._was_ready and not member.obsolete
                 self._lost(member, str(error), 1 if hopeless else _STARTS)
             except GatedevalError as error:
-                raise GatedevalError(f"{member.name}{_at(member)}: {error}") from error
+                self._refuse(member, f"{member.name}{_at(member)}: {error}")
             else:
                 self._replies(member, reply) if polled else self._advance(member, reply)
 
@@ -283,7 +283,9 @@ class Pool:
         match member.state:
             case State.SPAWNING:
                 member.info, member.place = reply, reply["host"]
-                self._check_versions(member)
+                if refusal := self._other_versions(member):
+                    self._refuse(member, refusal)
+                    return
                 if self.cores:
                     member.cores = free_cores(member, self.members, self.cores)
                 member.state = State.CHECKING
@@ -292,10 +294,9 @@ class Pool:
                 member.call = self.backend.call(member.handle, "check", [] if seen else self.check)
             case State.CHECKING:
                 if reply:
-                    raise GatedevalError(
-                        f"{member.place or member.name}: {'; '.join(reply)}; every node of the cluster has to see the"
-                        " same files under the same path"
-                    )
+                    what = "every node of the cluster has to see the same files under the same path"
+                    self._refuse(member, f"{member.place or member.name}: {'; '.join(reply)}; {what}")
+                    return
                 member.state = State.IDLE
                 self._poll(member)
                 self._move(member)
@@ -419,16 +420,24 @@ class Pool:
         member.cores, member.retry_at, member.started = (), retry_at, {}
         member.drain = member.obsolete = False
 
-    def _check_versions(self, member: Member) -> None:
-        """Refuse a node whose answers other versions would compute."""
-        if self.node is None:
-            return
-        for what in ("gatedeval", "versions"):
-            if (there := member.info.get(what)) != (here := self.node.get(what)):
-                raise GatedevalError(
+    def _refuse(self, member: Member, error: str) -> None:
+        """A node cannot be used. That ends the run where no engine answers yet; one that comes later is left out."""
+        if not self._was_ready:
+            raise GatedevalError(error)
+        self._error = error
+        self._drop(member)
+        member.state = State.GIVEN_UP
+        self.say(f"left out: {error}")
+
+    def _other_versions(self, member: Member) -> str:
+        """Why a node's answers would be computed by other code than this machine's; empty where they would not."""
+        for what in ("gatedeval", "versions") if self.node is not None else ():
+            if (there := member.info.get(what)) != (here := (self.node or {}).get(what)):
+                return (
                     f"{member.place or member.name} has {_versions(there)}, this machine has {_versions(here)}; install"
                     " the same versions on every node"
                 )
+        return ""
 
     # --- for people -------------------------------------------------------------------------------------------------
 

@@ -214,6 +214,19 @@ def test_a_node_with_another_version_is_named() -> None:
         all_ready(pool(backend, node=description()))
 
 
+def test_a_node_that_comes_late_and_lacks_the_model_is_left_out() -> None:
+    backend, said = ThreadBackend(1), []
+    engines = pool(backend, say=said.append)
+    all_ready(engines)
+    backend.describes = {2: {"host": "node-b", "node": "b"}}
+    engines.check = [{**MODEL.model_dump(), "fingerprint": "f"}]
+    backend.engines, engines._next_look = 2, 0.0
+    asked = prompts(12, first=SLOW)
+    assert texts(list(engines.answer(iter(asked)))) == {p.key: expected(p) for p in asked}
+    assert [line for line in said if "left out: node-b: model 'm'" in line]
+    assert len(backend.alive()) == 1
+
+
 def test_processes_serve_one_model_after_the_other() -> None:
     backend = ThreadBackend()
     engines = pool(backend)
