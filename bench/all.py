@@ -29,6 +29,7 @@ BENCHES = {
     "arms": ["--runs", "1000"],
     "precision": ["--runs", "2000", "--others", "300"],
     "costs": [],
+    "cluster": [],
 }
 """Name -> arguments with which it takes at most three minutes. Without arguments it measures more."""
 DOCUMENT = ROOT / "docs" / "benchmarks.md"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,6 +18,7 @@ from harness.commands.options import (
     FORMATS,
     PATH,
     budget_option,
+    cluster_option,
     config_options,
     data_option,
     length_option,
@@ -23,11 +26,16 @@ from harness.commands.options import (
     quiet_option,
     stdout_is_data,
     values,
+    with_cluster,
 )
+from harness.types import GatedevalError
 
 if TYPE_CHECKING:
     from harness.config import Config
     from harness.run.budget import Budget
+    from harness.run.plan import Plan
+    from harness.run.progress import Progress
+    from harness.run.session import EngineFactory
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
@@ -39,9 +47,11 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 @click.option("--output", "-o", type=PATH, help="Run directory (default: RESULTS/NAME from the config).")
 @click.option("--format", "-f", "fmt", type=FORMATS, default="md", show_default=True, help="Format of the final table.")
 @budget_option
+@cluster_option
 @quiet_option
 def run(
     config: Path, overrides: tuple[str, ...], data: Path | None, output: Path | None, fmt: str, budget: float | None,
+    cluster: str | None,
     quiet: bool,
 ) -> None:
     # fmt: on
@@ -52,12 +62,16 @@ def run(
     With --budget, every task gets the same number of samples: the largest for which the whole run is predicted to fit
     into the time, at most what CONFIG asks for. The plan is shown before it starts. A model whose speed on this machine
     is not known yet is measured first.
+
+    With --cluster many engines answer at once, on the GPUs of this machine or of many. A run that was begun without it
+    goes on with it, and the reverse: samples and hashes are the same.
     """
     with stdout_is_data() as out:
-        loaded = load_config(config, overrides, data)
+        loaded = load_config(config, overrides, data, cluster)
         path = output or loaded.results / loaded.name
         fits = None
         if budget is not None:
+            one_engine(loaded)
             loaded, fits = within_budget(loaded, path, budget, quiet)
         state = print_run(loaded, path, quiet, out, fmt, fits)
     if state != "complete":
@@ -67,14 +81,15 @@ def run(
 @click.command()
 @config_options
 @budget_option
+@cluster_option
 @click.option("--measure", is_flag=True, help="Measure the speed of models that no earlier run tells.")
 @click.option(
     "--device-memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
     help="Plan for GPUs of so many GiB each, instead of this machine's devices.",
 )  # fmt: skip
 def plan(
-    config: Path, overrides: tuple[str, ...], data: Path | None, budget: float | None, measure: bool,
-    device_memory: float | None,
+    config: Path, overrides: tuple[str, ...], data: Path | None, budget: float | None, cluster: str | None,
+    measure: bool, device_memory: float | None,
 ) -> None:
     # fmt: on
     """Show CONFIG's cells, samples, prompt tokens, memory, time and errors, without loading a model.
@@ -83,16 +98,21 @@ def plan(
     change. Time is known where the results folder has a run with a model of the same shape on this machine, or after
     --measure, which starts each model's engine and measures for about ten seconds (kept in RESULTS/speeds.json).
 
+    With --cluster, also how the requests of each model spread over the engines. Memory and time are those of one.
+
     \b
       gatedeval plan configs/table5.yaml                       what would run, and whether it fits
       gatedeval plan configs/demo.yaml --measure               how long it will take
       gatedeval plan configs/demo.yaml --budget 2min           how many samples fit into that time
       gatedeval plan configs/table5.yaml --device-memory 80    whether it would fit 80 GiB GPUs
+      gatedeval plan configs/table5.yaml --cluster auto        how the work spreads over a Ray cluster
     """
     from harness.commands.planning import fitted, measured, planned_for, show
 
-    loaded = load_config(config, overrides, data)
+    loaded = load_config(config, overrides, data, cluster)
     path = loaded.results / loaded.name
+    if budget is not None:
+        one_engine(loaded)
     built = planned_for(loaded, device_memory)
     if measure and not built.refusals:
         measured(built, path)
@@ -100,6 +120,10 @@ def plan(
         built = planned_for(fitted(built, budget, path).apply(loaded), device_memory)
     show(built, path, sys.stdout)
     built.check()
+    if loaded.cluster is not None:
+        from harness.run.plan_cluster import render_cluster
+
+        print(render_cluster(built, loaded.cluster))
     if loaded.probe is not None:
         from harness.run.probe_plan import plan_probes
 
@@ -183,14 +207,14 @@ def sweep(
         sys.exit(1)
 
 
-def load_config(path: Path, overrides: tuple[str, ...], data: Path | None) -> Config:
+def load_config(path: Path, overrides: tuple[str, ...], data: Path | None, cluster: str | None = None) -> Config:
     """The config at `path`; where there is none, the packaged one of that name (`configs/NAME.yaml`)."""
     from harness.config import load
 
     packaged = CONFIGS / path.name
     if not path.exists() and str(path.parent) == CONFIGS.name and packaged.is_file():
         path = packaged
-    return load(path, values(overrides, data))
+    return load(path, with_cluster(values(overrides, data), cluster))
 
 
 def packaged_config(name: str) -> Config:
@@ -252,6 +276,10 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
         os.environ["GATEDEVAL_LOG"] = "ERROR"  # the process that makes samples inherits it
         logging.getLogger("gatedeval").setLevel(logging.ERROR)
     again = shlex.join(["gatedeval", *sys.argv[1:]])
+    if config.cluster is not None:
+        from harness.cluster.on_ray import check_address
+
+        check_address(config.cluster.address)  # told before the plan is made
     try:
         with stop_on_signals(lambda signal: interruption_message(path, signal, again)):
             plan = build(config, recorded_date(path))
@@ -261,7 +289,10 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
             probes = plan_probes(plan, config.probe) if config.probe is not None else None
             costs = Costs(plan, results_of(path, plan))
             progress = Progress(plan, quiet=quiet, costs=costs)
-            state, tally = run_plan(plan, path, progress=progress, probes=probes, costs=costs)
+            with _cluster(plan, progress) as start:
+                state, tally = run_plan(
+                    plan, path, progress=progress, engine_factory=start, probes=probes, costs=costs
+                )
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
@@ -276,3 +307,27 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
     print(f"{path}: {state}; {note}", file=sys.stderr)
     print(progress.closing(tally.sent_tokens, tally.cached_tokens), file=sys.stderr)
     return state
+
+
+@contextlib.contextmanager
+def _cluster(plan: Plan, progress: Progress) -> Iterator[EngineFactory | None]:
+    """What starts a model's engines on the config's cluster; None without one. At the end nothing runs there."""
+    options = plan.config.cluster
+    if options is None:
+        yield None
+        return
+    from harness.cluster.connection import Cluster, on_ray
+
+    models = [(planned.model, planned.checkpoint) for planned in plan.models.values()]
+    with Cluster(on_ray(options, plan.config.engine), models, say=progress.say) as cluster:
+        progress.engines = cluster.standing
+        yield cluster.start
+
+
+def one_engine(config: Config) -> None:
+    """Refuse a time limit on a cluster: the predicted time is that of one engine on this machine."""
+    if config.cluster is not None:
+        raise GatedevalError(
+            "--budget predicts the time of one engine on this machine, which says nothing about a cluster; leave out"
+            " --budget, or add --cluster none"
+        )

@@ -32,6 +32,11 @@ infer_option = click.option(
     "--infer", type=click.Choice(["files", "recipe"]),
     help="What a comparison of arms is about: these checkpoint files, or their recipes (default: the config's, files).",
 )  # fmt: skip
+cluster_option = click.option(
+    "--cluster", metavar="auto|local|HOST:PORT|none",
+    help="Answer on a Ray cluster: the one that runs here (auto), one that is started on this machine for the run "
+    "(local: all its GPUs, an engine each), or the one at an address. Default: `cluster` in CONFIG, else none.",
+)  # fmt: skip
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Print nothing but errors and the result.")
 
 
@@ -72,6 +77,13 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def values(overrides: tuple[str, ...], data: Path | None) -> list[Any]:
     """--set and --data as `harness.config.load` takes them. The path goes as a pair: it must not be read as YAML."""
     return [*overrides, *([("data", str(data))] if data is not None else [])]
+
+
+def with_cluster(overrides: list[Any], cluster: str | None) -> list[Any]:
+    """`overrides` with --cluster: it replaces the address in the config, and keeps the config's other cluster keys."""
+    if cluster is None:
+        return overrides
+    return [*overrides, ("cluster", None) if cluster == "none" else ("cluster.address", cluster)]
 
 
 @contextlib.contextmanager

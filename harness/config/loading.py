@@ -65,7 +65,7 @@ def to_dict(config: Config) -> dict[str, Any]:
         _drop_unset(setting.get("yarn") or {}, ("mscale", "mscale_all_dim"))
     if not config.benchmarks:  # a config of probes alone
         del data["benchmarks"]
-    for key in ("decide", "probe"):
+    for key in ("decide", "probe", "cluster"):
         if data[key] is None:
             del data[key]
     for entry in data["models"]:

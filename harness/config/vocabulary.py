@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from harness.config.cluster import ClusterOptions
 from harness.config.fields import (
     AsTuple,
     Dtype,
@@ -276,6 +277,7 @@ class Config(Entry):
     caption: Annotated[tuple[str, ...], OneOrMore] = ()
     decide: Decide | None = None
     probe: ProbeOptions | None = None
+    cluster: ClusterOptions | None = None  # None: one engine, in this process
     table: TableOptions = TableOptions()
 
     def contexts_of(self, model: Model) -> tuple[ContextSetting, ...]:

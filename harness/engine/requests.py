@@ -81,7 +81,7 @@ class Completion:
     """The answer to a `Prompt`. `finish_reason`: "stop", or "length" when it reached `max_tokens`.
 
     `tokens`: length of the answer. `sent_tokens`: length of the prompt; `cached_tokens` of them were in the prefix
-    cache. `seconds`: from admission to the finished answer.
+    cache. `seconds`: from admission to the finished answer. `engine`: which of several gave it; "": the only one.
     """
 
     key: Hashable
@@ -92,6 +92,7 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     sent_tokens: int = 0
     cached_tokens: int = 0
+    engine: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Choice:
 
     `logprobs`: log-likelihood of each option's continuation (nats). `greedy`: whether greedy decoding would produce it.
     `sent_tokens`: prompt tokens of all requests that the question needed; `cached_tokens` of them were in the prefix
-    cache. `seconds`: of the slowest request.
+    cache. `seconds`: of the slowest request. `engine`: which of several gave it; "": the only one.
     """
 
     key: Hashable
@@ -109,6 +110,15 @@ class Choice:
     seconds: float
     sent_tokens: int = 0
     cached_tokens: int = 0
+    engine: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """In place of an answer, from a pool of engines: no engine can answer this request. `error` says why."""
+
+    key: Hashable
+    error: str
 
 
 Answer = Completion | Choice

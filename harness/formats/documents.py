@@ -84,6 +84,8 @@ class Session(Document):
     """Absent where the process was killed."""
     pid: int | None = None
     host: str | None = None
+    engines: dict[str, list[dict[str, Any]]] | None = None
+    """Model -> the engines of a cluster that answered: name, place, device, answers, arithmetic, and why one died."""
 
 
 class RunModel(Document):

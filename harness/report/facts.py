@@ -63,6 +63,7 @@ def _short(store: Store) -> list[str]:
         ", ".join(part for part in parts if part),
         _time(manifest),
         _hardware(store),
+        _engines(manifest),
         ", ".join(f"{name} {versions[name]}" for name in _VERSIONS if name in versions),
         f"gatedeval {manifest['gatedeval']}" if manifest.get("gatedeval") else "",
         f"seed {manifest['seed']}" if manifest.get("seed") is not None else "",
@@ -98,6 +99,25 @@ def _hardware(store: Store) -> str:
     line = next((line.removeprefix(start) for line in lines if line.startswith(start)), "")
     machine = store.manifest.get("hardware") or {}
     return line.partition(";")[0] or " ".join(str(machine[k]) for k in ("system", "machine") if machine.get(k))
+
+
+def _engines(manifest: Mapping[str, Any]) -> str:
+    """ "4 engines on node-a, 4 engines on node-b, 1 died and was replaced": of all clusters that answered."""
+    engines = [
+        entry
+        for session in manifest.get("sessions") or []
+        for entries in (session.get("engines") or {}).values()
+        for entry in entries
+        if entry.get("answers")
+    ]
+    places: dict[str, set[str]] = {}
+    for entry in engines:
+        name = str(entry.get("name", "")).partition(" (")[0]  # one that replaced another is no further engine
+        places.setdefault(str(entry.get("place") or "an unknown node"), set()).add(name)
+    parts = [f"{counted(len(names), 'engine')} on {place}" for place, names in sorted(places.items())]
+    if died := sum("died" in entry for entry in engines):
+        parts.append(f"{died} died and {'was' if died == 1 else 'were'} replaced")
+    return ", ".join(parts)
 
 
 def _model(store: Store, label: str) -> ModelFacts:

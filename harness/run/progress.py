@@ -37,6 +37,8 @@ class Progress:
 
     `costs`: the predicted work of every cell; None: work is prompt tokens.
 
+    `engines`: says how several engines stand (`harness.cluster`); an empty text adds nothing.
+
     A thread draws once a second, so that the clock of an engine's start and the time left go on while no sample
     finishes. All drawing happens under one lock.
     """
@@ -53,6 +55,7 @@ class Progress:
         self.stream = _own_stderr()
         self.terminal = self.stream.isatty()
         self.quiet = quiet
+        self.engines: Callable[[], str] = str
         self.cells = dict(plan.cells)  # cell -> planned samples
         self.count = sum(plan.cells.values())
         self.costs, self.unit = costs, "tokens" if costs is None else "work"
@@ -198,7 +201,7 @@ class Progress:
             engines = len(unfinished - self._started)
             left = self.estimate.left(max(0.0, self.total - self.done), engines)
             text += f", about {duration(left)} left" if self.samples.total() < self.count else ""
-        return text
+        return "; ".join(filter(None, (text, self.engines())))
 
     def closing(self, sent: int, cached: int) -> str:
         """The session in a line: time, rate, and which part of the `sent` prompt tokens was `cached`."""

@@ -207,7 +207,10 @@ def _run_model(session: Session, cells: _CellsLeft, engines: _Engines, label: st
     deaths, answered = 0, session.tally.sent_tokens
     while settings := cells.settings(label):
         engine = engines.of(label, settings)
-        end = _run_settings(session, cells, engine)
+        try:
+            end = _run_settings(session, cells, engine)
+        finally:
+            session.record_pool(engine)
         if end.ending is Ending.DONE:
             _record_work(session, engine, before)
             if probing is not None:

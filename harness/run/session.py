@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness.config import ContextSetting, EngineOptions, Model
-from harness.engine.engine import Engine
-from harness.engine.requests import Answer, Prompt, Question
+from harness.engine.requests import Answer, Failure, Prompt, Question
 from harness.run.cost_log import CostLog
 from harness.run.plan import Plan
 from harness.run.prefetching import Prefetcher
@@ -22,11 +21,16 @@ from harness.types import Cell
 class RunEngine(Protocol):
     """The part of `harness.engine.engine.Engine` that a run uses. Tests can run a plan with another class.
 
-    `facts`: what the manifest records about the engine. `setting`: the present context setting.
+    `facts`: what the manifest records about the engine; `engines` among them: the entries of several engines
+    (`harness.cluster.pool.Pool`). `setting`: the present context setting. One that has a method `self_check` is asked
+    to check itself before the first sample of every setting.
     """
 
-    facts: dict[str, Any]
     setting: ContextSetting
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the manifest records."""
 
     def can_switch_to(self, setting: ContextSetting) -> bool:
         """Whether `set_context(setting)` is possible; if not, the setting needs an engine of its own."""
@@ -34,8 +38,11 @@ class RunEngine(Protocol):
     def set_context(self, setting: ContextSetting) -> None:
         """Change to another context setting."""
 
-    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
-        """Answer requests in the order in which they finish. None: the next request is not ready yet."""
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer | Failure]:
+        """Answer requests in the order in which they finish. None: the next request is not ready yet.
+
+        A `Failure` stands for a request that no engine can answer.
+        """
 
     def close(self) -> None:
         """Stop the engine."""
@@ -83,6 +90,7 @@ class Session:
     costs: CostLog
     tally: Tally = field(default_factory=Tally)
     arithmetic: dict[str, str] = field(default_factory=dict)  # model label -> key of what its engine computes with
+    engine_arithmetic: dict[tuple[str, str], str] = field(default_factory=dict)  # the same: (label, one of its engines)
 
     def fail(self, cell: Cell, error: str) -> None:
         """Record that `cell` failed, and why, in the run, in the tally and on the screen."""
@@ -100,7 +108,11 @@ class Session:
         return engine
 
     def record_engine(self, label: str, facts: dict[str, Any]) -> None:
-        """Write facts about a model's engine into the manifest."""
+        """Write facts about a model's engine, or its engines, into the manifest."""
+        if engines := facts.get("engines"):
+            facts = {**facts, "engines": [self._record_one(label, entry) for entry in engines]}
+            sessions = self.store.manifest["sessions"]
+            sessions[-1].setdefault("engines", {})[label] = facts["engines"]
         models = dict(self.store.manifest["models"])
         models[label] = {**models[label], "engine": facts}
         self.store.update_manifest(models=models)
@@ -109,6 +121,25 @@ class Session:
             if label not in self.arithmetic and (warning := other_arithmetic(known, found, arithmetic)):
                 self.progress.say(f"{label}: {warning}")
             self.arithmetic[label] = self.store.record_arithmetic(arithmetic)
+
+    def _record_one(self, label: str, entry: dict[str, Any]) -> dict[str, Any]:
+        """The entry of one of several engines, with the key of its arithmetic in place of the arithmetic."""
+        key = self.store.record_arithmetic(entry["arithmetic"]) if entry["arithmetic"] else ""
+        self.engine_arithmetic[label, entry["name"]] = key
+        return {**entry, "arithmetic": key}
+
+    def record_pool(self, live: LiveEngine) -> None:
+        """Write what each of several engines did into the manifest, also where the run is interrupted."""
+        if live.engine is not None and live.engine.facts.get("engines"):
+            self.record_engine(live.label, live.engine.facts)
+
+    def arithmetic_of(self, label: str, answer: Answer, engine: RunEngine) -> str:
+        """The key of what computed `answer`; of an engine that has joined `engine` since, the manifest records it."""
+        if not answer.engine:
+            return self.arithmetic.get(label, "")
+        if (label, answer.engine) not in self.engine_arithmetic:
+            self.record_engine(label, engine.facts)
+        return self.engine_arithmetic[label, answer.engine]
 
 
 class LiveEngine:
@@ -150,6 +181,6 @@ class LiveEngine:
             self.engine = self._start([setting])
         if self.engine.setting != setting:
             self.engine.set_context(setting)
-        if isinstance(self.engine, Engine):  # a stand-in of a test has no logits to look at
-            self.engine.self_check()
+        if check := getattr(self.engine, "self_check", None):  # a stand-in of a test has no logits to look at
+            check()
         return self.engine

@@ -15,6 +15,7 @@ from harness.engine.requests import (
     Answer,
     Completion,
     EngineError,
+    Failure,
     Prompt,
     Question,
     RequestError,
@@ -23,7 +24,7 @@ from harness.engine.requests import (
 )
 from harness.run.producing import Assignment, CellFailed, CellFinished, CellStarted, SampleCached, SampleUnscorable
 from harness.run.scoring import ScoreError, scored_sample
-from harness.run.session import LiveEngine, Session
+from harness.run.session import LiveEngine, RunEngine, Session
 from harness.store.stored import count_ids
 from harness.types import Cell
 
@@ -116,7 +117,10 @@ class SettingRun:
         engine, since = self.engine.under(self.setting), time.monotonic()
         self.session.costs.waits()
         for answer in engine.answer(itertools.chain([first], requests)):
-            self._store(answer)
+            if isinstance(answer, Failure):
+                self._fail_one(answer)
+            else:
+                self._store(answer, engine)
         self.session.tally.seconds += time.monotonic() - since
 
     def _requests(self) -> Generator[Prompt | Question | None]:
@@ -152,7 +156,14 @@ class SettingRun:
                     self._fail(cell, error)
         self.prefetch_next()
 
-    def _store(self, answer: Answer) -> None:
+    def _fail_one(self, failure: Failure) -> None:
+        """Fail the cell of a request that no engine can answer; the others go on."""
+        cell = self.pending.pop(failure.key).cell
+        assert cell is not None
+        if cell not in self.failed:
+            self._fail(cell, failure.error)
+
+    def _store(self, answer: Answer, engine: RunEngine) -> None:
         """Score one answer and append it to the run. A cell with an answer that cannot be scored fails."""
         sample = self.pending.pop(answer.key)
         tally, cell = self.session.tally, sample.cell
@@ -163,7 +174,8 @@ class SettingRun:
         if cell in self.failed:
             return
         try:
-            scored = scored_sample(sample, answer, self._setup, self.session.arithmetic.get(cell.model, ""))
+            arithmetic = self.session.arithmetic_of(cell.model, answer, engine)
+            scored = scored_sample(sample, answer, self._setup, arithmetic)
         except ScoreError as error:
             self._fail(cell, str(error))
             return

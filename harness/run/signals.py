@@ -65,6 +65,10 @@ def stop_on_signals(final_message: Callable[[str], str]) -> Iterator[None]:
     try:
         with _sigint_blocked_in_children():
             yield
+    except KeyboardInterrupt:
+        if received:  # a library may have put its own in place of ours (Ray does)
+            raise received[0] from None
+        raise
     finally:
         timer.cancel()
         for s, handler in before.items():

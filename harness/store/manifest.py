@@ -96,7 +96,8 @@ def planned_cells(cells: Mapping[Cell, int | None]) -> list[dict[str, Any]]:
 
 
 _NO_INPUT = (
-    "name", "results", "caption", "data", "path", "subfolder", "revision", "tokenizer", "table", "arm", "step", "probe",
+    "name", "results", "caption", "data", "cluster", "path", "subfolder", "revision", "tokenizer", "table", "arm",
+    "step", "probe",
 )  # fmt: skip
 """Entries of a config and of its models that no answer depends on, or that other facts of the manifest say better."""
 

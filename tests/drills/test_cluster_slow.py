@@ -1,0 +1,145 @@
+"""configs/demo.yaml with real engines on a Ray cluster of two nodes on this machine. Half an hour on two cores."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.store import Store
+from tests.drills.test_interruption import Session, left_behind
+from tests.support import ROOT
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+CONFIG = ROOT / "configs/demo.yaml"
+SPEED = f"""
+name: speed
+models: [{{label: m, path: "{ROOT}/tasks/demo/models/headwise/long"}}]
+contexts: [{{label: base 1M, rope_theta: 1_000_000, max_length: 2048}}]
+benchmarks:
+  - {{ruler: [niah_single_2, niah_multikey_2], lengths: [1024, 2048], samples: 100, profile: fair, answer_tokens: 16}}
+data: "{ROOT}/tasks/demo/data"
+engine: {{dtype: float32, enforce_eager: true}}
+"""
+ENVIRONMENT = {"RAY_worker_niceness": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Two Ray nodes of one core each."""
+    pytest.importorskip("ray")
+    os.environ.update(ENVIRONMENT)
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
+    nodes.add_node(num_cpus=1, object_store_memory=200 * 2**20)
+    yield nodes.address
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo, answered by one engine."""
+    path = tmp_path_factory.mktemp("here") / "demo"
+    gatedeval(path)
+    return path
+
+
+def gatedeval(path: Path, *arguments: str, config: Path = CONFIG) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "cli.py"), "run", str(config), "-o", str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **ENVIRONMENT})
+
+
+def on(address: str) -> list[str]:
+    return ["--cluster", address, "-s", "cluster.engines=2", "-s", "cluster.cpus=1"]
+
+
+def samples(path: Path) -> dict[str, dict[str, Any]]:
+    """Every stored line by cell and id, without what two runs on one engine differ in: times, and tokens cached."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in (path / "samples").glob("*.jsonl"):
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            record.pop("seconds")
+            record["extra"].pop("cached_tokens", None)
+            assert f"{file.stem} {record['id']}" not in found, "a sample was stored twice"
+            found[f"{file.stem} {record['id']}"] = record
+    return found
+
+
+def assert_equal(path: Path, here: Path) -> None:
+    assert samples(path) == samples(here)
+    assert (path / "cells.csv").read_bytes() == (here / "cells.csv").read_bytes()
+
+
+def test_the_demo_on_a_cluster_is_the_demo(address: str, here: Path, tmp_path: Path) -> None:
+    done = gatedeval(tmp_path / "demo", *on(address))
+    assert done.stdout == gatedeval(here).stdout  # the table, byte for byte
+    assert_equal(tmp_path / "demo", here)
+    engines = [e for s in Store.read(tmp_path / "demo").manifest["sessions"] for m in s["engines"].values() for e in m]
+    assert {engine["name"] for engine in engines} == {"engine 1", "engine 2"}
+
+
+def test_begun_here_and_finished_there(address: str, here: Path, tmp_path: Path) -> None:
+    path = tmp_path / "demo"
+    session = Session(tmp_path, str(CONFIG), run=path)
+    assert session.wait_for(lambda: session.lines() > 300)
+    session.process.send_signal(signal.SIGTERM)
+    assert session.end() == 143
+    assert left_behind(session.process.pid) == []
+    gatedeval(path, *on(address))
+    assert_equal(path, here)
+
+
+def test_killed_engines_and_a_killed_driver(address: str, here: Path, tmp_path: Path) -> None:
+    path, chance = tmp_path / "demo", random.Random(16)
+    for round in range(2):
+        session = Session(tmp_path, str(CONFIG), *on(address), run=path)
+        for _ in range(3 - round):
+            assert session.wait_for(functools.partial(more_lines, session, session.lines() + 100))
+            time.sleep(chance.uniform(0, 5))
+            if victims := [p.pid for p in psutil.process_iter() if "ray::RemoteEngine" in " ".join(_command(p))]:
+                os.kill(chance.choice(victims), signal.SIGKILL)
+        if round == 0:
+            session.process.kill()
+            session.end()
+            assert left_behind(session.process.pid) == []
+        else:
+            assert session.end(3600) == 0, session.stderr
+    assert_equal(path, here)
+    assert "died" in session.stderr
+
+
+def test_two_engines_on_two_cores_answer_faster_than_one_on_one(address: str, tmp_path: Path) -> None:
+    """At least 1.7 x the samples per second, start-up aside."""
+    config = tmp_path / "speed.yaml"
+    config.write_text(SPEED)
+    rates = []
+    for engines in ("1", "2"):
+        path = tmp_path / engines
+        gatedeval(path, "--cluster", address, "-s", f"cluster.engines={engines}", "-s", "cluster.cpus=1", config=config)
+        facts = Store.read(path).manifest["models"]["m"]["engine"]
+        rates.append(len(samples(path)) / facts["answer_seconds"])
+    assert rates[1] >= 1.7 * rates[0], rates
+
+
+def more_lines(session: Session, count: int) -> bool:
+    return session.lines() > count
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []

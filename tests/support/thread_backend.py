@@ -1,0 +1,99 @@
+"""A pool's processes as threads of the test: deaths, slowness and late nodes come when the test says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any
+
+from harness.cluster.backend import ActorLost
+from harness.cluster.worker import EngineWorker
+
+ENGINE = "tests.support.pool_engine:PoolEngine"
+
+
+class Process:
+    """Holds a worker. `delay`: seconds that every reply takes. `describes`: entries that `describe` says otherwise."""
+
+    def __init__(self, slot: int, engine: str, delay: float, describes: dict[str, Any]) -> None:
+        self.slot, self.delay, self.describes = slot, delay, describes
+        self.worker = EngineWorker(engine)
+        self.pending: list[Future[Any]] = []
+        self.alive = True
+
+    def call(self, method: str, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.pending.append(future)
+        threading.Thread(target=self._run, args=(future, method, arguments), daemon=True).start()
+        if not self.alive:
+            _fail(future)
+        return future
+
+    def _run(self, future: Future[Any], method: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            if method == "submit":
+                time.sleep(self.delay)
+            value = getattr(self.worker, method)(*arguments)
+            if method == "describe":
+                value = {**value, **self.describes}
+            if not future.done():
+                future.set_result(value)
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+
+    def die(self) -> None:
+        self.alive = False
+        for future in self.pending:
+            _fail(future)
+
+
+def _fail(future: Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(ActorLost("signal 9"))
+
+
+class ThreadBackend:
+    """`engines`: how many are wanted; a test may change it. `delays`: slot -> seconds per batch."""
+
+    cores = 0
+
+    def __init__(self, engines: int = 2, *, delays: dict[int, float] | None = None, engine: str = ENGINE) -> None:
+        self.engines, self.delays, self.engine = engines, delays or {}, engine
+        self.describes: dict[int, dict[str, Any]] = {}
+        self.processes: list[Process] = []
+        self.on_spawn: Callable[[Process], None] = lambda process: None
+
+    def wanted(self) -> int:
+        return self.engines
+
+    def spawn(self, slot: int) -> Process:
+        process = Process(slot, self.engine, self.delays.get(slot, 0.0), self.describes.get(slot, {}))
+        self.processes.append(process)
+        self.on_spawn(process)
+        return process
+
+    def call(self, handle: Process, method: str, *arguments: Any) -> Future[Any]:
+        return handle.call(method, *arguments)
+
+    def wait(self, refs: Sequence[Future[Any]], seconds: float) -> list[Future[Any]]:
+        return list(wait(refs, timeout=seconds, return_when=FIRST_COMPLETED).done)
+
+    def result(self, ref: Future[Any]) -> Any:
+        return ref.result()
+
+    def further_arguments(self) -> dict[str, Any]:
+        return {}
+
+    def kill(self, handle: Process) -> None:
+        handle.die()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.die()
+
+    def alive(self) -> list[Process]:
+        """The processes that no test and no pool has ended."""
+        return [process for process in self.processes if process.alive]
