@@ -48,7 +48,7 @@ def pack(requests: Iterable[tuple[int, Prompt | Question]]) -> Batch:
             continue
         contexts = {context: at for at, context in enumerate(dict.fromkeys(c for c, _ in request.options))}
         options = [(contexts[context], continuation) for context, continuation in request.options]
-        entries.append((*head, [put(context) for context in contexts], options))
+        entries.append((*head, [put(context) for context in contexts], (options, request.rolling)))
     return entries, np.concatenate(parts) if parts else np.empty(0, np.int32)
 
 
@@ -68,7 +68,9 @@ def unpack(batch: Batch) -> Iterator[Prompt | Question]:
         for length in lengths:
             contexts.append(tuple(ids[at : at + length].tolist()))
             at += length
-        yield Question(key, tuple((contexts[context], tuple(continuation)) for context, continuation in facts))
+        options, rolling = facts
+        pairs = tuple((contexts[context], tuple(continuation)) for context, continuation in options)
+        yield Question(key, pairs, rolling=rolling)
 
 
 def pack_answer(answer: Answer) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from array import array
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def all_ready(pool: Pool) -> None:
 def test_requests_travel_as_they_are_at_four_bytes_a_token() -> None:
     context, other = tuple(range(70_000, 70_300)), (4, 5)
     options = ((context, (7,)), (context, (8, 9)), (other, (1,)))
-    asked = [Prompt("p", array("I", range(5000)), 3, ("a", "b"), 0.5, (2, 3)), Question("q", options)]
+    asked = [Prompt("p", array("I", range(5000)), 3, ("a", "b"), 0.5, (2, 3)), Question("q", options, rolling=True)]
     entries, ids = pack(enumerate(asked))
     assert ids.dtype == np.int32
     assert ids.nbytes == 4 * (5000 + 300 + 2)
@@ -62,7 +63,11 @@ def test_requests_travel_as_they_are_at_four_bytes_a_token() -> None:
     assert isinstance(second, Question)
     assert (list(first.ids), first.max_tokens, first.stop) == (list(range(5000)), 3, ("a", "b"))
     assert (first.temperature, first.stop_ids, str(first.key)) == (0.5, (2, 3), "p")
-    assert (second.options, str(second.key)) == (options, "q")
+    assert (second.options, second.rolling, str(second.key)) == (options, True, "q")
+    sent = [[f.name for f in dataclasses.fields(kind)] for kind in (Prompt, Question)]
+    assert sent == [["key", "ids", "max_tokens", "stop", "temperature", "stop_ids"], ["key", "options", "rolling"]], (
+        "a new field of a request has to travel, too"
+    )
 
 
 def test_every_request_is_answered_once_and_both_engines_work() -> None:
