@@ -24,7 +24,7 @@ from harness.stats.decision import critical_value, look, looks_of
 from harness.stats.sequential import Design, Moments, estimate, grown
 
 Array = NDArray[np.float64]
-SEED = 20250510
+SEED = 20261201
 CHUNK = 500
 BARS = {1.0: 40.0, 1.5: 19.0, 2.0: 12.0}  # half-width in points -> the largest share of the samples, in percent
 COVERAGE = 94.5

@@ -42,7 +42,7 @@ MOST_PRIOR = 50.0
 """The most samples that it counts as in the interval: a stratum with many more has a variance of its own."""
 CAUTION = 12.0
 """How many samples more it counts as, at least, where the next round is spread over up to 13 strata."""
-INFLATION = 1.025
+INFLATION = 1.05
 """Factor on Student's quantile, for the choice of the moment to stop."""
 STEP = 0.7
 """The part of the missing samples that a round draws; all of them where less than `NEAR` of those there are missing."""

@@ -118,7 +118,7 @@ def _method(entries: Sequence[Rounds]) -> str:
     return (
         f"Samples in rounds: a first one of {_span(least)} per task, then where they lower the variance most (Neyman "
         f"1934, variances shrunk), at most {_span(most)}; an interval that allows for stopping by looking (Chow & "
-        "Robbins 1965; at least 94.5% coverage in simulation, docs/statistics.md; for means in 0..1 without "
+        "Robbins 1965; its coverage in simulation: docs/statistics.md; for means in 0..1 without "
         "approximation see Waudby-Smith & Ramdas 2023)"
         + (
             "; questions drawn at random without replacement, intervals about the whole set of questions (finite "
