@@ -73,6 +73,8 @@ GATED: dict[str, tuple[str, dict[str, Any]]] = {
             "mup_enabled": True,
             "route_norm": True,
             "score_func": "sigmoid",
+            "n_group": 1,  # vLLM reads both; transformers has no default for them
+            "topk_group": 1,
         },
     ),
     "laguna": (

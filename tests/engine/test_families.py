@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,9 @@ def rope_in_transformers(directory: Path, setting: ContextSetting) -> dict[str, 
     return {"rope_type": "default", "rope_theta": setting.rope_theta, **partial}
 
 
-def engine_under(model: Model, setting: ContextSetting) -> Engine:
-    """An engine under `setting`: the one for all settings where it can switch, else one of its own."""
-    engine = shared_engine.get(model, *SETTINGS)
+def engine_under(model: Model, setting: ContextSetting, settings: Sequence[ContextSetting]) -> Engine:
+    """An engine under `setting`: the one for all of `settings` where it can switch, else one of its own."""
+    engine = shared_engine.get(model, *settings)
     if not engine.can_switch_to(setting):
         return shared_engine.get(model, setting)
     engine.set_context(setting)
@@ -119,8 +120,9 @@ def test_every_setting_of_a_family_is_transformers(tmp_path: Path, family: str) 
     skip_without_its_packages(family)
     model, wanted = written(family, tmp_path / family)
     measured = families.gates_and_sinks(family, tmp_path / family, IDS) if family in families.GATES else None
-    for setting in [s for s in SETTINGS if s.label in wanted]:
-        engine = engine_under(model, setting)
+    possible = [s for s in SETTINGS if s.label in wanted]
+    for setting in possible:
+        engine = engine_under(model, setting, possible)
         check(engine, setting, wanted[setting.label])
         if measured and setting == NATIVE:
             check_probe(engine, measured)
