@@ -257,7 +257,7 @@ def _connect(ray: Any, address: str) -> None:
         more = {}
         if address != "auto":
             _check_reachable(address)
-    # Ray prints errors of its processes across the progress bars; the pool says in a line what of them matters. The name
+    # Ray prints errors of its processes across the progress bars; the pool says in a line what matters. The name
     # is none of Ray's documented ones: without it the lines appear.
     if hasattr(ray._private.worker, "print_to_stdstream"):
         ray._private.worker.print_to_stdstream = lambda *arguments, **more: None
