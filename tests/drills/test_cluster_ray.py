@@ -10,8 +10,10 @@ import os
 import random
 import shutil
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,6 +231,14 @@ def test_a_signal_ends_the_driver_in_order_and_leaves_nothing(models: Path, tmp_
     assert left_behind(driver.process.pid) == []
 
 
+class Talks(socketserver.BaseRequestHandler):
+    """A server of another kind."""
+
+    def handle(self) -> None:
+        self.request.recv(100)
+        self.request.sendall(b"HTTP/1.0 400 Bad request\r\n\r\n")
+
+
 def test_what_the_cluster_does_not_have_is_refused_in_a_line(nodes: Any, models: Path) -> None:
     for options, what in (
         ({"engines": 9}, r"9 engines of 1 core each were asked for, the cluster \(\d nodes\) has \d cores"),
@@ -239,6 +249,10 @@ def test_what_the_cluster_does_not_have_is_refused_in_a_line(nodes: Any, models:
             backend(nodes.address, **options)
     with pytest.raises(GatedevalError, match=r"no Ray cluster answers there.*ray status"):
         backend("127.0.0.1:9")
+    with socketserver.TCPServer(("127.0.0.1", 0), Talks) as other:
+        threading.Thread(target=other.handle_request).start()
+        with pytest.raises(GatedevalError, match="what listens there is no Ray"):
+            backend(f"127.0.0.1:{other.server_address[1]}")
     import ray
 
     assert not ray.is_initialized()
