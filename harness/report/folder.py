@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +16,7 @@ from harness.benchmarks.rolling import ROLLING
 from harness.config.arms import checkpoints_of, rows_of
 from harness.store import Store, list_runs
 from harness.store.manifest import MANIFEST, read_manifest
+from harness.store.rounds import Rounds
 from harness.store.scores import CellScores
 from harness.tables.aggregates import usable
 from harness.tables.arms import by_arm
@@ -176,8 +177,14 @@ class _Two:
 
     def scores(self, cell: Cell) -> CellScores:
         """The columns of the cell in the store that its label names."""
-        real = Cell(self._models[cell.model], cell.context, cell.benchmark, cell.task, cell.length)
-        return self._stores[cell.model].scores(real)
+        return self._stores[cell.model].scores(self._real(cell))
+
+    def rounds(self, cell: Cell) -> Rounds | None:
+        """The rounds that decided how many samples the cell has; None where its plan is a plain count."""
+        return self._stores[cell.model].rounds(self._real(cell))
+
+    def _real(self, cell: Cell) -> Cell:
+        return replace(cell, model=self._models[cell.model])
 
 
 def _read(path: Path, arm: Arm) -> Store:

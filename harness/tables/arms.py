@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from harness.config.arms import Checkpoint, checkpoints_of, rows_of
 from harness.store import Store
+from harness.store.rounds import Rounds
 from harness.store.scores import CellScores, pair
 from harness.store.summary import scale_of
 from harness.types import Cell, GatedevalError, Sample
@@ -194,6 +195,11 @@ class _ByArm(Store):
             complete = len(planned) == len(own) and all(c.ids for c in columns)
             self._joined[cell] = _joined(own, columns) if complete else _NOTHING
         return self._joined[cell]
+
+    def rounds(self, cell: Cell) -> Rounds | None:
+        """The rounds of one of the arm's checkpoints; None where all have plain counts."""
+        found = (self._store.rounds(own) for own in self._arms.of(cell))
+        return next((entry for entry in found if entry is not None), None)
 
     def samples(self, cell: Cell) -> Iterator[Sample]:
         """One sample per id that every checkpoint answered: mean scores, and all responses, each after its label."""

@@ -96,13 +96,13 @@ def test_runs_of_a_folder_that_is_not_there_is_an_error(tmp_path: Path, monkeypa
 def test_quiet_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = SimpleNamespace(results=tmp_path)
+    settings = SimpleNamespace(results=tmp_path, cluster=None)
     plan = SimpleNamespace(check=lambda: None, cells={}, tokens={}, models={}, config=settings)
     monkeypatch.setattr("harness.run.plan.build", lambda config, date: plan)
     tally = SimpleNamespace(answered=1, reused=0, redone=0, rescored=0, relabelled=0, sent_tokens=10, cached_tokens=5)
     monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", tally))
     monkeypatch.setenv("GATEDEVAL_LOG", "")
-    config: Any = SimpleNamespace(probe=None)
+    config: Any = SimpleNamespace(probe=None, cluster=None)
     assert evaluate.evaluate(config, tmp_path, quiet=True) == "complete"
     assert capsys.readouterr() == ("", "")
     evaluate.evaluate(config, tmp_path, quiet=False)
@@ -122,7 +122,7 @@ def test_one_of_a_thing_is_in_the_singular(tmp_path: Path) -> None:
     assert [counted(n, "task") for n in (0, 1, 2, "1", "1 to 3", "no")] == [
         "0 tasks", "1 task", "2 tasks", "1 task", "1 to 3 tasks", "no tasks",
     ]  # fmt: skip
-    plan: Any = SimpleNamespace(cells={}, tokens={}, models={}, refusals=["x"])
+    plan: Any = SimpleNamespace(cells={}, tokens={}, models={}, refusals=["x"], config=SimpleNamespace(benchmarks=()))
     assert render(plan).splitlines()[-1] == "1 refusal, see below"
     settings = {
         "models": [{"label": "a", "path": "a"}, {"label": "b", "path": "b"}],

@@ -21,6 +21,7 @@ from harness.run.progress import Progress
 from harness.run.session import Tally
 from harness.stats import paired_differences
 from harness.stats.decision import critical_value, looks_of
+from harness.stats.sequential import INFLATION
 from harness.store import Store
 from harness.store.merging import merge
 from harness.store.rounds import Rounds
@@ -209,7 +210,7 @@ def test_questions_are_drawn_without_replacement(tiny: Path, tmp_path: Path) -> 
     assert sorted(found, key=int) == sorted(map(str, random_order("demo_choice", whole)[:n]), key=int)
     scores = Store.read(tmp_path / "drawn").scores(cell).scores
     p = scores.mean()  # the usual formula, with the correction for a finite population
-    plain = 196 * (p * (1 - p) / n * (1 - n / whole)) ** 0.5
+    plain = 196 * INFLATION * (p * (1 - p) / n * (1 - n / whole)) ** 0.5
     assert entry.widths[-1] == pytest.approx(plain, rel=0.08)
     # Prompts do not depend on the order: a plain count asks nothing again of what was drawn.
     everything = [{**QUESTIONS[0], "samples": whole}]
