@@ -198,6 +198,7 @@ engine: {{dtype: float32, enforce_eager: true}}
 """
 
 
+@pytest.mark.extended
 def test_a_run_makes_its_probes_in_the_engine_that_answered_its_samples(tmp_path: Path) -> None:
     """One start for both; no score depends on the probes; a probe that is lost is made again, and nothing else."""
     (tmp_path / "both.yaml").write_text(RUN)

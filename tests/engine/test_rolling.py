@@ -44,6 +44,7 @@ def _theirs(lm: Any) -> dict[str, float]:
     return {metric: results[f"{metric},none"] for metric in ROLLING}
 
 
+@pytest.mark.extended
 def test_a_run_s_perplexities_are_lm_eval_s_on_plain_torch(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CONFIG)
     first = gatedeval("run", tmp_path / "c.yaml", "-o", tmp_path / "run", cwd=tmp_path)
@@ -63,6 +64,7 @@ def test_a_run_s_perplexities_are_lm_eval_s_on_plain_torch(tmp_path: Path) -> No
     assert again.stdout == first.stdout
 
 
+@pytest.mark.slow
 def test_both_ways_to_score_a_text_agree_and_leave_the_engine_as_it_was() -> None:
     """By the hook on an eager engine, and by one request a token, as compiled engines do; between other requests."""
     theirs = _theirs(PlainTorch(MODEL, WINDOW))

@@ -194,6 +194,7 @@ def test_other_names_of_the_gate_s_matrix(tmp_path: Path, name: str) -> None:
     assert same(logits(tmp_path / "g"), wanted)
 
 
+@pytest.mark.slow
 def test_an_olmo_with_w_g_is_named_and_refused(tmp_path: Path) -> None:
     source = families.write("olmo3", tmp_path / "m")
     odd.with_tensors(source, lambda t: t.update({"model.layers.0.self_attn.w_g.weight": torch.zeros(4, 64)}))
@@ -225,6 +226,7 @@ def test_layouts_that_cannot_be(tmp_path: Path, config: dict[str, Any], layout: 
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.extended
 def test_what_cannot_be_converted(shared: Path, tmp_path: Path) -> None:
     for source, words in (
         (shared / "oracles/a_baseline_gqa", "has no gate, so there is nothing to convert"),

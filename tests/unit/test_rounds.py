@@ -142,6 +142,7 @@ def test_a_run_that_was_killed_in_any_round_takes_the_same_steps(
     assert tally.asked == total - after
 
 
+@pytest.mark.extended
 def test_runs_at_other_precisions_nest(finished: Path, tiny: Path, tmp_path: Path) -> None:
     run(config(tiny, samples={**RULE, "precision": 14.0}), tmp_path / "run")
     coarse = ids(tmp_path / "run")
@@ -155,6 +156,7 @@ def test_runs_at_other_precisions_nest(finished: Path, tiny: Path, tmp_path: Pat
     assert Store.read(tmp_path / "run").manifest.get("rounds") is None
 
 
+@pytest.mark.extended
 def test_every_task_to_a_precision_of_its_own(tiny: Path, tmp_path: Path) -> None:
     run(config(tiny, samples={"precision": 15.0, "at_least": 10, "at_most": 60, "per": "task"}), tmp_path / "run")
     found = entries(tmp_path / "run")
@@ -163,6 +165,7 @@ def test_every_task_to_a_precision_of_its_own(tiny: Path, tmp_path: Path) -> Non
         assert entry.widths[-1] <= 15.0 or entry.samples[-1] == (60,)
 
 
+@pytest.mark.extended
 def test_a_goal_out_of_reach_ends_at_the_most_samples(tiny: Path, tmp_path: Path) -> None:
     run(config(tiny, samples={"precision": 0.5, "at_least": 10, "at_most": 20}), tmp_path / "run")
     [entry] = entries(tmp_path / "run")
@@ -184,6 +187,20 @@ def test_the_table_has_numbers_and_half_widths(finished: Path) -> None:
     for name in ("Neyman 1934", "Chow & Robbins 1965", "Waudby-Smith & Ramdas 2023", "Goal: RULER ±9 points"):
         assert name in text
     assert "bracket" in text
+
+
+def test_an_arm_of_checkpoints_with_rounds_has_an_interval_that_allows_for_them(tiny: Path, tmp_path: Path) -> None:
+    apart = config(tiny, models=["baseline", "headwise"])
+    arm = tuple(model.model_copy(update={"arm": "both"}) for model in apart.models)
+    run(apart.model_copy(update={"models": arm}), tmp_path / "run")
+    table = table5(Store.read(tmp_path / "run"))
+    [row] = table.rows
+    common = [min(both) for both in zip(*(entry.samples[-1] for entry in entries(tmp_path / "run")), strict=True)]
+    noted = [entry.note for entry in row if entry.samples is not None]
+    assert noted[0].startswith("±"), "between the checkpoints"
+    assert " [±" in noted[0]
+    assert noted[0].endswith(f"{sum(common)}]")
+    assert "Neyman 1934" in " ".join(table.caption)
 
 
 def test_another_name_for_a_model_keeps_its_rounds(finished: Path) -> None:
@@ -279,6 +296,7 @@ def test_runs_of_uneven_numbers_merge_and_pair_on_the_common_prefix(finished: Pa
     assert [row[2].samples for row in table5(store).rows] == [sum(a.samples[-1]), sum(b.samples[-1])]
 
 
+@pytest.mark.extended
 def test_the_smaller_of_two_runs_of_one_model_adds_nothing(finished: Path, tiny: Path, tmp_path: Path) -> None:
     run(config(tiny, samples={**RULE, "precision": 14.0}), tmp_path / "coarse")
     for first, second, out in ((finished, tmp_path / "coarse", "a"), (tmp_path / "coarse", finished, "b")):

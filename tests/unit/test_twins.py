@@ -98,6 +98,7 @@ def test_a_norm_has_no_twin(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gate", ["headwise", AttnGate(position="value", activation="identity")])
+@pytest.mark.slow
 def test_a_mixture_of_experts_and_a_llama_with_biases(tmp_path: Path, gate: Any) -> None:
     from tests.checkpoints import families
 
