@@ -30,7 +30,7 @@ CLOSE = 0.02
 """Largest difference, in nats, between vLLM's and plain torch's likelihood of a nine-token answer, in float32."""
 
 # `make test` looks at one arm; the others take a minute more
-EVERY_ARM = [pytest.param(arm, marks=[] if arm == "headwise" else [pytest.mark.extended]) for arm in ARMS]
+EVERY_ARM = [pytest.param(arm, marks=[] if arm == "headwise" else [pytest.mark.slow]) for arm in ARMS]
 CHECKPOINTS = [(arm, stage.name) for arm in ARMS for stage in SHIPPED]
 
 

@@ -38,9 +38,9 @@ POSITIONS = (120, 239)
 TOKENS = range(0, 512, 8)
 EVERY_DAY = ("llama", "gemma3")
 """Families of `make test`; the others are `extended`."""
-TWO_RANKS = ("llama", "gemma2", "qwen3_moe")
+TWO_RANKS = ("qwen3_moe",)
 """Families that `extended` runs on two ranks; the others are `slow`."""
-RARE = ("afmoe", "laguna", "qwen3_5")
+RARE = ("afmoe", "laguna", "qwen3_5", "qwen3_next", "olmo2", "mistral", "qwen2", "phi3")
 """Families that are `slow` on one rank, too."""
 RUN = tuple(family for family in families.FAMILIES if family != "step3p5")
 """vLLM's class for Step 3.5 does not start on a model without experts, and `families` writes one without."""

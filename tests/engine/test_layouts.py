@@ -24,8 +24,8 @@ SLOW, EXTENDED = pytest.mark.slow, pytest.mark.extended
     ("folder", "layout", "kind", "options"),
     [
         pytest.param("c_elementwise_gqa", "per-head", "llama", EAGER, id="per-head-only-in-the-config-llama"),
-        pytest.param("b_headwise_gqa", "per-head", "", EAGER, id="per-head", marks=EXTENDED),
-        pytest.param("g_headwise_qkvbias", "separate", "", EAGER, id="separate-biases", marks=EXTENDED),
+        pytest.param("b_headwise_gqa", "per-head", "", EAGER, id="per-head", marks=SLOW),
+        pytest.param("g_headwise_qkvbias", "separate", "", EAGER, id="separate-biases", marks=SLOW),
         pytest.param("c_elementwise_gqa", "per-head", "", TP2, id="per-head-tp2", marks=EXTENDED),
         pytest.param("b_headwise_gqa", "separate", "qwen3", EAGER, id="separate-only-in-the-config", marks=SLOW),
         pytest.param("b_headwise_gqa", "per-group", "mistral", TP2, id="per-group-mistral-tp2", marks=SLOW),

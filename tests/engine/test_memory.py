@@ -23,9 +23,9 @@ LENGTH = 1024
 SETTING = ContextSetting(label="base", rope_theta=1e6, max_length=LENGTH)
 FAMILIES = [
     pytest.param("gemma3", {"max_num_batched_tokens": 256}),
-    pytest.param("llama", {}, marks=pytest.mark.extended),
-    pytest.param("gemma2", {"max_num_batched_tokens": 128}, marks=pytest.mark.extended),
-    pytest.param("olmo3", {"max_num_batched_tokens": 128, "block_size": 64}, marks=pytest.mark.extended),
+    pytest.param("llama", {}, marks=pytest.mark.slow),
+    pytest.param("gemma2", {"max_num_batched_tokens": 128}, marks=pytest.mark.slow),
+    pytest.param("olmo3", {"max_num_batched_tokens": 128, "block_size": 64}, marks=pytest.mark.slow),
 ]
 
 

@@ -37,8 +37,8 @@ SLOW, EXTENDED = pytest.mark.slow, pytest.mark.extended
     ("gate", "options"),
     [
         pytest.param("headwise", EAGER, id="headwise"),
-        pytest.param("elementwise", EAGER, id="elementwise-mixed-layers", marks=EXTENDED),
-        pytest.param("value", EAGER, id="value-sandwich-biases", marks=EXTENDED),
+        pytest.param("elementwise", EAGER, id="elementwise-mixed-layers", marks=SLOW),
+        pytest.param("value", EAGER, id="value-sandwich-biases", marks=SLOW),
         pytest.param("elementwise", TP2, id="elementwise-tp2", marks=EXTENDED),
         pytest.param("headwise", TP2, id="headwise-tp2", marks=SLOW),
         pytest.param("value", TP2, id="value-tp2", marks=SLOW),

@@ -29,19 +29,19 @@ from tests.support.in_process import EAGER, gatedeval
 
 pytestmark = pytest.mark.engine
 
-EXTENDED = pytest.mark.extended
+EXTENDED, SLOW = pytest.mark.extended, pytest.mark.slow
 TP2 = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
 CHUNKED = EngineOptions(enforce_eager=True, max_num_batched_tokens=64, max_num_seqs=16)
 FOLDERS = [
     pytest.param("a_baseline_gqa", EAGER, id="a"),
-    pytest.param("b_headwise_gqa", EAGER, id="b", marks=EXTENDED),
+    pytest.param("b_headwise_gqa", EAGER, id="b", marks=SLOW),
     pytest.param("c_elementwise_gqa", EAGER, id="c"),
     pytest.param("c_elementwise_gqa", TP2, id="c-tp2", marks=EXTENDED),
-    pytest.param("e_elementwise_mqa", EAGER, id="e", marks=EXTENDED),
-    pytest.param("e_elementwise_mqa", TP2, id="e-tp2-beyond-kv-heads", marks=EXTENDED),
+    pytest.param("e_elementwise_mqa", EAGER, id="e", marks=SLOW),
+    pytest.param("e_elementwise_mqa", TP2, id="e-tp2-beyond-kv-heads", marks=SLOW),
     pytest.param("g_headwise_qkvbias", EAGER, id="g", marks=EXTENDED),
     pytest.param("i_elementwise_yarn", CHUNKED, id="i-yarn-chunked-prefill"),
-    pytest.param("k32_headwise_tied_hd32", EAGER, id="k32", marks=EXTENDED),
+    pytest.param("k32_headwise_tied_hd32", EAGER, id="k32", marks=SLOW),
 ]
 
 

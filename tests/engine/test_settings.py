@@ -56,7 +56,7 @@ def in_transformers(name: str, theta: float) -> dict[str, Any]:
     return {"rope_theta": theta, **original, **own}
 
 
-@pytest.mark.parametrize("family", ["llama", pytest.param("gemma3", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("family", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
 def test_published_settings_are_transformers(tmp_path: Path, family: str) -> None:
     directory = families.write(
         family, tmp_path / family, lambda d: save_tokenizer(train_bpe((f"w {i}" for i in range(300)), 400), d)

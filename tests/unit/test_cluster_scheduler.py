@@ -69,8 +69,13 @@ def saved_by_one(phase: Sequence[Work]) -> float:
     return saved
 
 
-@pytest.mark.parametrize("troubled", [False, True], ids=["equal engines", "one at half speed, one death an hour"])
-@pytest.mark.extended
+@pytest.mark.parametrize(
+    "troubled",
+    [
+        pytest.param(False, id="equal engines", marks=pytest.mark.slow),
+        pytest.param(True, id="one at half speed, one death an hour", marks=pytest.mark.extended),
+    ],
+)
 def test_the_paper_s_grid_on_64_engines_is_within_5_percent_of_the_ideal(troubled: bool) -> None:
     machines = Machines(rates=[RATE] * 64)
     if troubled:
