@@ -37,11 +37,11 @@ IDS = [int(i) for i in np.random.default_rng(0).integers(2, 400, size=240)]
 POSITIONS = (120, 239)
 TOKENS = range(0, 512, 8)
 EVERY_DAY = ("llama", "gemma3")
-"""Families of `make test`; the others are `extended`."""
+"""Families of `make test`."""
 TWO_RANKS = ("qwen3_moe",)
 """Families that `extended` runs on two ranks; the others are `slow`."""
-RARE = ("afmoe", "laguna", "qwen3_5", "qwen3_next", "olmo2", "mistral", "qwen2", "phi3")
-"""Families that are `slow` on one rank, too."""
+USUAL = ("gemma2", "qwen3_moe")
+"""Families that `extended` runs on one rank; the others are `slow`."""
 RUN = tuple(family for family in families.FAMILIES if family != "step3p5")
 """vLLM's class for Step 3.5 does not start on a model without experts, and `families` writes one without."""
 
@@ -109,7 +109,7 @@ def check_probe(engine: Engine, gates_and_sinks: tuple[np.ndarray, np.ndarray]) 
 def everyday(family: str) -> list[pytest.MarkDecorator]:
     if family in EVERY_DAY:
         return []
-    return [pytest.mark.slow if family in RARE else pytest.mark.extended]
+    return [pytest.mark.extended if family in USUAL else pytest.mark.slow]
 
 
 def skip_without_its_packages(family: str) -> None:

@@ -17,7 +17,7 @@ from tests.support.in_process import EAGER
 
 pytestmark = pytest.mark.engine
 
-SLOW, EXTENDED = pytest.mark.slow, pytest.mark.extended
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ SLOW, EXTENDED = pytest.mark.slow, pytest.mark.extended
         pytest.param("c_elementwise_gqa", "per-head", "llama", EAGER, id="per-head-only-in-the-config-llama"),
         pytest.param("b_headwise_gqa", "per-head", "", EAGER, id="per-head", marks=SLOW),
         pytest.param("g_headwise_qkvbias", "separate", "", EAGER, id="separate-biases", marks=SLOW),
-        pytest.param("c_elementwise_gqa", "per-head", "", TP2, id="per-head-tp2", marks=EXTENDED),
+        pytest.param("c_elementwise_gqa", "per-head", "", TP2, id="per-head-tp2", marks=SLOW),
         pytest.param("b_headwise_gqa", "separate", "qwen3", EAGER, id="separate-only-in-the-config", marks=SLOW),
         pytest.param("b_headwise_gqa", "per-group", "mistral", TP2, id="per-group-mistral-tp2", marks=SLOW),
         pytest.param("g_headwise_qkvbias", "separate", "", TP2, id="separate-tp2", marks=SLOW),

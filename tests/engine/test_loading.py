@@ -70,7 +70,7 @@ def without(source: Path, target: Path, name: str) -> Path:
 
 @pytest.mark.parametrize(
     ("family", "missing"),
-    [pytest.param(f, m, marks=[] if f in EVERY_DAY else [pytest.mark.extended]) for f, m in FAULTS],
+    [pytest.param(f, m, marks=[] if f in EVERY_DAY else [pytest.mark.slow]) for f, m in FAULTS],
 )
 def test_a_checkpoint_without_one_tensor_is_refused_by_name(
     sound: Any, tmp_path: Path, family: str, missing: str

@@ -65,6 +65,7 @@ def test_released_format_loads_in_a_bare_script(shared: Path, tmp_path: Path) ->
     assert np.abs(got - oracle.logprobs[-1]).max() <= 1e-3
 
 
+@pytest.mark.slow
 def test_stock_vllm_would_load_a_released_checkpoint_silently_wrong(shared: Path, tmp_path: Path) -> None:
     """Why the plugin is needed: without it, vLLM narrows q_proj to the rows that it expects and reports no error."""
     oracle = Oracle(shared, "c_elementwise_gqa")
@@ -72,6 +73,7 @@ def test_stock_vllm_would_load_a_released_checkpoint_silently_wrong(shared: Path
     assert np.abs(got - oracle.logprobs[-1]).max() > 1
 
 
+@pytest.mark.slow
 def test_stock_vllm_refuses_what_gatedeval_writes(tiny: Path, tmp_path: Path) -> None:
     result = bare(tmp_path, tiny / "headwise", [1, 2, 3], VLLM_PLUGINS="")
     assert result.returncode != 0

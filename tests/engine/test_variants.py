@@ -27,7 +27,7 @@ COMPILED = EngineOptions(enforce_eager=False)
 EVERY_DAY = ("v1_value", "v6_sdpa")
 CASES = [
     *(
-        pytest.param(f, EAGER, id=Path(f).name, marks=() if any(n in f for n in EVERY_DAY) else EXTENDED)
+        pytest.param(f, EAGER, id=Path(f).name, marks=() if any(n in f for n in EVERY_DAY) else pytest.mark.slow)
         for f in FOLDERS
     ),
     *(
