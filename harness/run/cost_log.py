@@ -32,10 +32,13 @@ class CostLog:
 
     The time between two answers belongs to the cell of the later one. Prompts of two cells are in the engine at once
     only while one cell ends and the next begins.
+
+    A session on a cluster predicts nothing and records no speeds: they would be taken for those of one engine.
     """
 
     def __init__(self, costs: Costs, clock: Callable[[], float] = time.monotonic) -> None:
         self.costs, self._clock = costs, clock
+        self._one_engine = costs.plan.config.cluster is None
         self._began, self._when = clock(), now()
         self._last = self._began
         self._cells: dict[Cell, _Cell] = {}
@@ -47,7 +50,7 @@ class CostLog:
     def begin(self, pending: Mapping[Cell, int]) -> float | None:
         """The session starts, with so many samples to answer. Returns the predicted seconds; None: nothing is known."""
         self._began, self._pending = self._clock(), {cell: n for cell, n in pending.items() if n > 0}
-        if self._pending and self.costs.measured:
+        if self._pending and self.costs.measured and self._one_engine:
             self._predicted = self.costs.total(self._pending)
         return self._predicted
 
@@ -109,7 +112,8 @@ class CostLog:
         }
 
     def _labels(self) -> list[str]:
-        return list(dict.fromkeys([*self._starts, *(cell.model for cell in self._cells)]))
+        """The models whose speeds this session tells."""
+        return list(dict.fromkeys([*self._starts, *(cell.model for cell in self._cells)])) if self._one_engine else []
 
     def _model(self, label: str, earlier: Any) -> dict[str, Any]:
         """A model's record (see `harness.cost.known`)."""

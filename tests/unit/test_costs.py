@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from harness.config import EngineOptions, Model, from_dict
+from harness.config.cluster import ClusterOptions
 from harness.cost.devices import GIB, Devices, batched_tokens, gpus_of, machine_memory, sequences, sharding
 from harness.cost.known import SPEEDS, Records, write_speeds
 from harness.cost.memory import gib, memory_of, refusals
@@ -31,6 +32,7 @@ from harness.models.kv_cache import (
 )
 from harness.models.weights import active_parameters, weight_bytes
 from harness.run.budget import Budget, asked, equal_counts, largest_within, recorded
+from harness.run.cost_log import CostLog
 from harness.run.costs import Costs
 from harness.run.costs_text import memory_text, time_text
 from harness.run.plan import Plan, build
@@ -339,6 +341,19 @@ def test_a_run_tells_the_next_plan_how_long_it_takes(tiny: Path, tmp_path: Path)
     assert "time (predicted)" in text
     other = small_plan(tiny, tmp_path, engine={"max_num_batched_tokens": 256})
     assert not Costs(other).measured, "another engine, another speed"
+
+
+def test_a_session_on_a_cluster_tells_no_speed_of_one_engine(tiny: Path, tmp_path: Path) -> None:
+    plan = small_plan(tiny, tmp_path)
+    run = tmp_path / "earlier" / "run.json"
+    run.parent.mkdir()
+    run.write_text(json.dumps({"cells": [], "cost": {"models": {"other label": record(plan)}}}))
+    for cluster, told in ((None, True), (ClusterOptions(engines=2), False)):
+        plan.config = plan.config.model_copy(update={"cluster": cluster})
+        log = CostLog(Costs(plan))
+        assert (log.begin(plan.cells) is not None) is told
+        log.started("a", 3.0)
+        assert ("a" in log.record(None)["models"]) is told
 
 
 def test_a_calibration_is_kept_and_a_run_is_better_than_one(tiny: Path, tmp_path: Path) -> None:
