@@ -7,6 +7,7 @@ setting, work. An engine that dies is replaced; one that comes late joins.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ _ROOM_SECONDS = 15.0  # without a node that has room, before the user is told
 _MOVING = (State.GONE, State.SPAWNING, State.CHECKING, State.IDLE, State.STARTING, State.STARTED, State.SETTING)
 
 
-class Fleet:
+class Fleet(ABC):
     """The engines of one model: their processes, their states, and the calls that move them on.
 
     `members`: processes of earlier pools, which are used again. `check`: every model of the run as plain data, which a
@@ -284,17 +285,17 @@ class Fleet:
 
     # --- what a pool adds -------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _joined(self, member: Member) -> None:
         """`member` is ready."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _replies(self, member: Member, replies: list[tuple[str, Any]]) -> None:
         """What a poll of `member` brought (see `EngineWorker.poll`)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _lost(self, member: Member, error: str, starts: int) -> None:
         """The engine of `member` or its process is gone; after `starts` in a row no other one is started."""
-        raise NotImplementedError
 
     # --- for people -------------------------------------------------------------------------------------------------
 

@@ -138,23 +138,17 @@ def compare_cells(
     interval = stats.paired_interval(deltas)
     clustered = stats.clustered_interval(deltas[0], list(clusters), paired=True) if pooled and len(cells) > 1 else None
     p, test = stats.paired_p(deltas)
-    split = stats.discordance(np.concatenate(deltas))
-    return Comparison(
-        cells=cells,
-        samples=sum(d.size for d in deltas),
+    return _comparison(
+        cells,
+        deltas,
+        scale,
         unpaired=unpaired,
-        baseline=scale * float(np.mean([x.mean() for x in xs])),
-        candidate=scale * float(np.mean([y.mean() for y in ys])),
-        difference=scale * stats.mean_difference(deltas),
-        low=scale * interval.low,
-        high=scale * interval.high,
+        means=(float(np.mean([x.mean() for x in xs])), float(np.mean([y.mean() for y in ys]))),
+        difference=stats.mean_difference(deltas),
+        interval=interval,
         p=p,
         test=test,
-        gained=split.gained,
-        lost=split.lost,
-        mdd=scale * stats.minimum_detectable_difference(deltas),
-        differences=deltas,
-        scale=scale,
+        detectable=deltas,
         clustered=None if clustered is None else (scale * clustered.low, scale * clustered.high),
     )
 
@@ -171,15 +165,49 @@ def _compare_in_rounds(store: Store, cells: list[tuple[Cell, Cell]], metric: str
     scale = scale_of(*xs, *ys)
     weights = design_of(store, [b for _, b in cells], pooled=pooled).weights
     difference, interval, p, test = difference_in_rounds(store, cells, deltas, pooled=pooled)
-    split = stats.discordance(np.concatenate(deltas))
     # Scaled so that their mean with equal weight is the difference, which is what detectable differences are of.
     scaled = [d * w * len(deltas) for d, w in zip(deltas, weights, strict=True)]
+    return _comparison(
+        cells,
+        deltas,
+        scale,
+        unpaired=sum(only for _, _, only in pairs),
+        means=(
+            float(sum(w * x.mean() for w, x in zip(weights, xs, strict=True))),
+            float(sum(w * y.mean() for w, y in zip(weights, ys, strict=True))),
+        ),
+        difference=difference,
+        interval=interval,
+        p=p,
+        test=test,
+        detectable=scaled,
+    )
+
+
+def _comparison(
+    cells: list[tuple[Cell, Cell]],
+    deltas: list[NDArray[np.float64]],
+    scale: float,
+    *,
+    unpaired: int,
+    means: tuple[float, float],
+    difference: float,
+    interval: stats.Interval,
+    p: float,
+    test: str,
+    detectable: list[NDArray[np.float64]],
+    clustered: tuple[float, float] | None = None,
+) -> Comparison:
+    """The comparison from its numbers on 0..1; `means`: baseline and candidate. `detectable`: the differences by sample
+    whose mean with equal weight is the difference.
+    """
+    split = stats.discordance(np.concatenate(deltas))
     return Comparison(
         cells=cells,
         samples=sum(d.size for d in deltas),
-        unpaired=sum(only for _, _, only in pairs),
-        baseline=scale * float(sum(w * x.mean() for w, x in zip(weights, xs, strict=True))),
-        candidate=scale * float(sum(w * y.mean() for w, y in zip(weights, ys, strict=True))),
+        unpaired=unpaired,
+        baseline=scale * means[0],
+        candidate=scale * means[1],
         difference=scale * difference,
         low=scale * interval.low,
         high=scale * interval.high,
@@ -187,9 +215,10 @@ def _compare_in_rounds(store: Store, cells: list[tuple[Cell, Cell]], metric: str
         test=test,
         gained=split.gained,
         lost=split.lost,
-        mdd=scale * stats.minimum_detectable_difference(scaled),
-        differences=scaled,
+        mdd=scale * stats.minimum_detectable_difference(detectable),
+        differences=detectable,
         scale=scale,
+        clustered=clustered,
     )
 
 

@@ -213,8 +213,8 @@ def test_a_node_without_the_model_is_named() -> None:
 
 
 def test_a_node_with_another_version_is_named() -> None:
-    backend = ThreadBackend(2)
-    backend.describes = {2: {"host": "node-b", "versions": {"vllm": "0.1"}}}
+    backend = ThreadBackend(1)  # with another node whose engine is ready first, this one would be left out instead
+    backend.describes = {1: {"host": "node-b", "versions": {"vllm": "0.1"}}}
     with pytest.raises(GatedevalError, match=r"node-b has vllm 0\.1, this machine has .*same versions"):
         all_ready(pool(backend, node=description()))
 
