@@ -41,11 +41,12 @@ demo-train: $(STAMP) ## make the demo's models again, from nothing (half an hour
 # A file's tests stay in one process, so that they share its fixtures; tests/conftest.py puts the longest files first.
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# A test that hangs must not use up the time of the others: its stack is printed, and it fails.
 test: $(STAMP) ## the tests of every day, vLLM's included, in about five minutes on two cores
-	@$(PYTEST) -m "not slow and not extended" $(ARGS)
+	@$(PYTEST) --timeout 240 -m "not slow and not extended" $(ARGS)
 
 test-rest: $(STAMP) ## what `make test` leaves out, but the slow ones: killed runs, plain vLLM, two ranks, compiled models, simulations
-	@$(PYTEST) -m "extended and not slow" $(ARGS)
+	@$(PYTEST) --timeout 420 -m "extended and not slow" $(ARGS)
 
 test-all: $(STAMP) ## all tests but the slow ones
 	@$(PYTEST) -m "not slow" $(ARGS)

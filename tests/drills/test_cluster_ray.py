@@ -34,6 +34,7 @@ from harness.types import GatedevalError
 from tests.drills.test_interruption import left_behind
 from tests.support import ROOT
 from tests.support.cluster_runs import ENGINE, content, lines, models_of, plan, run_here, run_on
+from tests.support.signals import receive_signals
 
 pytestmark = pytest.mark.extended
 
@@ -185,7 +186,7 @@ class Driver:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=receive_signals,
         )
 
     def wait_for_lines(self, count: int) -> None:

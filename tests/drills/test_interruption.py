@@ -26,6 +26,7 @@ import pytest
 from harness.export import export_run
 from harness.store import Store, list_runs
 from tests.support import ROOT
+from tests.support.signals import receive_signals
 from tests.support.terminal import in_terminal
 
 STARTED = 900.0  # seconds after which an engine must have answered, on a busy machine
@@ -85,7 +86,7 @@ class Session:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background job
+                preexec_fn=receive_signals,
             )
         Session.started.append(self)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
+from tests.support.signals import receive_signals
 
 WORKER = """
 import multiprocessing, os, sys, time
@@ -56,11 +57,6 @@ if __name__ == "__main__":
 """
 
 
-def receive_sigint() -> None:
-    """Undo the inherited state of a shell's background job, which ignores Ctrl-C; these tests may run in one."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Worker:
     def __init__(self, folder: Path, mode: str, grace: float = 60.0, before: str = "") -> None:
         script = folder / "worker.py"
@@ -73,7 +69,7 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=receive_sigint,
+            preexec_fn=receive_signals,
         )
         assert self.process.stdout is not None
         assert {self.process.stdout.readline() for _ in range(2)} == {"working\n", "child receives Ctrl-C: False\n"}
@@ -82,7 +78,7 @@ class Worker:
         os.killpg(self.process.pid, signum)
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=600)
+        out, err = self.process.communicate(timeout=120)
         return self.process.returncode, out, err
 
 

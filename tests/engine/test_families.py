@@ -38,8 +38,6 @@ POSITIONS = (120, 239)
 TOKENS = range(0, 512, 8)
 EVERY_DAY = ("llama", "gemma3")
 """Families of `make test`."""
-TWO_RANKS = ("qwen3_moe",)
-"""Families that `extended` runs on two ranks; the others are `slow`."""
 USUAL = ("gemma2", "qwen3_moe")
 """Families that `extended` runs on one rank; the others are `slow`."""
 RUN = tuple(family for family in families.FAMILIES if family != "step3p5")
@@ -130,10 +128,8 @@ def test_every_setting_of_a_family_is_transformers(tmp_path: Path, family: str) 
             check_probe(engine, measured)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(f, marks=pytest.mark.extended if f in TWO_RANKS else pytest.mark.slow) for f in RUN],
-)
+@pytest.mark.slow  # `test_oracles` and `test_moe` have a test on two ranks for every day
+@pytest.mark.parametrize("family", RUN)
 def test_on_two_ranks_too(tmp_path: Path, family: str) -> None:
     """Each rank has half of the heads, of the vocabulary and of every expert, in a process of its own."""
     skip_without_its_packages(family)

@@ -85,7 +85,7 @@ def test_a_checkpoint_without_one_tensor_is_refused_by_name(
     assert "\n" not in said
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_refusal_reaches_the_user_from_processes_of_their_own_too(sound: Any, tmp_path: Path) -> None:
     """A norm that is missing: vLLM's own check would end the worker, and its message would stay in the worker's log."""
     directory = odd.without(sound("olmo2"), tmp_path / "m", "model.layers.0.self_attn.q_norm.weight")

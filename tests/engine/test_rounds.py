@@ -17,7 +17,7 @@ from harness.store import Store
 from harness.store.rounds import Rounds
 from tests.support import ROOT
 
-pytestmark = [pytest.mark.engine, pytest.mark.extended]
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 TASKS = ["niah_single_2", "niah_multikey_1", "niah_multikey_2"]
 CONFIG = {

@@ -252,7 +252,7 @@ def test_bad_input_is_one_message_and_exit_code_2(folder: Path) -> None:
         assert "Traceback" not in result.stderr
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_dead_engine_fails_its_cells_and_another_runs_the_rest(folder: Path) -> None:
     """The engine process is killed while it answers: its cells fail by name, a new engine starts, exit code 1."""
     import psutil

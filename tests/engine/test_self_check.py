@@ -211,8 +211,8 @@ def test_a_closed_engine_has_no_process_left(tiny: Path, tmp_path: Path) -> None
     assert not any(word in (tmp_path / "engine.log").read_text() for word in ("Traceback",))
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 120])
 def test_no_line_of_vllms_stands_between_the_bars(tiny: Path, tmp_path: Path, columns: int) -> None:
     """Lines of vLLM, Triton and NUMA tore the bars apart."""
     config = {

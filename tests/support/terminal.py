@@ -7,13 +7,14 @@ import fcntl
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
+
+from tests.support.signals import receive_signals
 
 Screen = list[str]
 
@@ -48,7 +49,7 @@ class Terminal:
 def _own_the_terminal() -> None:
     """Ctrl-C goes to those whose terminal it is, and must not be ignored, as it is in a shell's background job."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    receive_signals()
 
 
 def in_terminal(

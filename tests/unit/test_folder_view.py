@@ -25,6 +25,7 @@ from harness.tables.comparisons import lines
 from harness.types import GatedevalError
 from tests.support import ROOT
 from tests.support.sample_runs import config, write_run
+from tests.support.signals import receive_signals
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,9 @@ def test_a_folder_may_be_one_run_or_empty_but_must_exist(folder: Path, tmp_path:
 @pytest.mark.extended
 def test_ctrl_c_ends_the_command(folder: Path) -> None:
     command = [sys.executable, str(ROOT / "cli.py"), "view", str(folder), "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=receive_signals
+    )
     assert process.stdout is not None
     address = process.stdout.readline().strip()
     assert "monday" in get(address)

@@ -55,7 +55,12 @@ def refused(directory: Path) -> str:
     return refusal
 
 
-@pytest.mark.parametrize("family", list(families.FAMILIES))
+EVERY_DAY = {"llama", "qwen3", "gemma3"}  # vLLM imports a class in a process of its own: five seconds each
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=[] if f in EVERY_DAY else [pytest.mark.slow]) for f in families.FAMILIES]
+)
 def test_a_sound_checkpoint_of_each_family_is_admitted(sound: Callable[[str], Path], family: str) -> None:
     gate = families.GATES.get(family, "none")
     assert admit(Model(label=family, path=str(sound(family)))).checkpoint.gate == gate
