@@ -165,7 +165,9 @@ def test_the_command_makes_what_is_missing_and_prints_table_4(tmp_path: Path) ->
     [
         ("probe.text=ruler:niah_singel_1", "no task 'niah_singel_1'; did you mean 'niah_single_1'"),
         ("probe.text=nofile.txt", "is no file; give essays, ruler:TASK"),
-        ("probe.lengths=[16384]", "no context setting of model 'baseline' reaches a length of 16384"),
+        ("probe.lengths=[16384]", "no context setting of any model reaches a length of 16384 tokens"),
+        ("probe.lengths=[2048, 16384]", "(the longest has 8192); remove it from probe.lengths"),
+        ("engine.pipeline_parallel_size=2", "set it to 1 (tensor_parallel_size divides a model's heads instead)"),
         ("probe.maps=[[9,0]]", "model 'baseline' has no layer 9"),
         ("probe.maps=[[0,99]]", "model 'baseline' has no head 99"),
         ("probe.lengths=[256]", "at length 256: its smallest text takes"),
