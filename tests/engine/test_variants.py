@@ -25,6 +25,7 @@ pytestmark = pytest.mark.engine
 EXTENDED = pytest.mark.extended
 TP2 = EngineOptions(enforce_eager=True, tensor_parallel_size=2)
 COMPILED = EngineOptions(enforce_eager=False)
+COMPILED_TP2 = EngineOptions(enforce_eager=False, tensor_parallel_size=2)
 EVERY_DAY = ("v1_value", "v6_sdpa")
 CASES = [
     *(
@@ -36,6 +37,7 @@ CASES = [
         for f in FOLDERS
     ),
     *(pytest.param(f, COMPILED, id=f"{Path(f).name}-compiled", marks=pytest.mark.slow) for f in FOLDERS),
+    *(pytest.param(f, COMPILED_TP2, id=f"{Path(f).name}-compiled-tp2", marks=pytest.mark.slow) for f in FOLDERS),
 ]
 
 
