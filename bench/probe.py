@@ -63,34 +63,42 @@ def main() -> None:
         label="YaRN", rope_theta=1e6, yarn=Yarn(factor=4, original_max_position_embeddings=32768), max_length=length + 1
     )
     model = Model(label="probe", path=str(model_folder(arguments.layers)), dtype="float32")
-    plain, probed = [], []
+    plain, probed = [], []  # seconds
+    plain_cpu, probed_cpu = [], []  # seconds of all threads: other work on the machine changes them less
     with Engine(model, [setting], EngineOptions(enforce_eager=True)) as engine:
         vocabulary = engine.checkpoint.config["vocab_size"]
         ids = tuple(int(i) for i in np.random.default_rng(0).integers(0, vocabulary, length))
         before = after = 0.0
         for _ in range(arguments.pairs):
             engine.vllm.reset_prefix_cache()
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             list(engine.generate([Prompt("plain", ids, max_tokens=1)]))
             plain.append(time.perf_counter() - start)
+            plain_cpu.append(time.process_time() - cpu)
             before = before or peak()
             note(f"plain prefill: {plain[-1]:.1f} s")
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             result = probe(engine, ProbePlan(ids, choose_rows(length)))
             probed.append(time.perf_counter() - start)
+            probed_cpu.append(time.process_time() - cpu)
             after = peak()
             note(
                 f"probe: {probed[-1]:.1f} s, {result.rows} rows,"
                 f" F-Attn {result.first.mean:.5f} ± {result.first.error:.5f}"
             )
-    ratio = statistics.median(b / a for a, b in zip(plain, probed, strict=True))
+    ratio, cpu_ratio = (
+        statistics.median(b / a for a, b in zip(*pair, strict=True))
+        for pair in ((plain, probed), (plain_cpu, probed_cpu))
+    )
     emit(
         "probe",
-        f"{length} tokens, {arguments.layers} layers: {ratio:.2f} x the time of a plain prefill,"
+        f"{length} tokens, {arguments.layers} layers: {ratio:.2f} x the time of a plain prefill"
+        f" ({cpu_ratio:.2f} x its CPU time),"
         f" {after - before:.2f} GiB more memory",
         length=length,
         layers=arguments.layers,
         ratio=ratio,
+        cpu_ratio=cpu_ratio,
         plain_seconds=statistics.median(plain),
         extra_gib=after - before,
         rows=result.rows,

@@ -163,9 +163,9 @@ def sweep(
     """Score of each MODEL over RoPE base x YaRN factor, as heat maps.
 
     MODEL is a directory or hub id, or LABEL=MODEL. One engine is started per model, whatever the number of settings:
-    each only replaces the rotary tables in it. The result is a run like any other: the same command continues
-    it, more values add only the new fields, and `gatedeval table`, `report` and `compare` read it.
-    The maps are printed, and drawn in RUN/sweep.svg.
+    each only replaces the rotary tables in it (where vLLM's tables cannot be replaced, one per setting). The result is
+    a run like any other: the same command continues it, more values add only the new fields, and `gatedeval table`,
+    `report` and `compare` read it. The maps are printed, and drawn in RUN/sweep.svg.
 
     \b
       gatedeval sweep MODEL --rope-theta 1e4,1e5,1e6 --lengths 4K,8K,16K

@@ -18,11 +18,12 @@ def probe(engine: Engine, plan: ProbePlan) -> ProbeResult:
     before, because cached tokens do not pass through the model.
 
     Raises:
-        GatedevalError: the text does not fit the context setting, or the engine is compiled.
+        GatedevalError: the text does not fit the context setting, the engine is compiled, or it has pipeline stages.
         EngineError: the model cannot be measured, or a measured number is not finite.
     """
     if not engine.arguments["enforce_eager"]:
         raise GatedevalError("a probe needs an engine that runs eagerly: set engine.enforce_eager: true")
+    check_stages(engine.arguments["pipeline_parallel_size"])
     engine.vllm.reset_prefix_cache()
     try:
         engine.rpc("gatedeval_probe_start", plan.to_plain())
@@ -34,3 +35,12 @@ def probe(engine: Engine, plan: ProbePlan) -> ProbeResult:
         if isinstance(error, GatedevalError):
             raise
         raise EngineError(f"{engine.checkpoint.path} cannot be probed: {error}") from error
+
+
+def check_stages(pipeline_parallel_size: int) -> None:
+    """Raise GatedevalError for an engine with pipeline stages: none of its processes has all layers."""
+    if pipeline_parallel_size > 1:
+        raise GatedevalError(
+            f"a probe needs all layers in every process: engine.pipeline_parallel_size is {pipeline_parallel_size};"
+            " set it to 1 (tensor_parallel_size divides a model's heads instead)"
+        )

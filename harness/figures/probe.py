@@ -165,6 +165,7 @@ def gate_histogram(
     probed: Sequence[Probed], models: list[str], *, size: tuple[float, float] = PAPER_SIZE, legend: bool = True
 ) -> Figure:
     """The share of all gate values in each bin, one line per gated model."""
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
@@ -173,7 +174,11 @@ def gate_histogram(
         style = look(p.model, models)
         label = f"{p.model} (mean {p.record['gate_mean']:.3f})"
         edges = np.linspace(0, 1, len(p.gates) + 1)
-        panel.stairs(p.gates, edges, color=style.color, linestyle=style.linestyle, label=label)
+        # without a baseline, which draws the edges at 0 and 1 over the axes
+        panel.stairs(
+            p.gates, edges, baseline=None, color=style.color, linestyle=style.linestyle,
+            linewidth=rcParams["lines.linewidth"], label=label,
+        )  # fmt: skip
     panel.set(xlabel="gate value", ylabel="% of gate values", xlim=(0, 1), ylim=(0, None))
     panel.grid(axis="y")
     if legend:

@@ -18,6 +18,7 @@ from harness.models.gate_layout import asked_layout, evidence, with_layout
 from harness.models.headers import Tensor, read_tensors
 from harness.models.hub import file_sha256
 from harness.models.json_files import read_object
+from harness.models.layer_shapes import check_layers
 from harness.models.layout import (
     ELEMENTWISE_FLAG,
     HEADWISE_FLAG,
@@ -294,6 +295,7 @@ def _layout(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]
         )
     config = {**config, "head_dim": head_dim, "num_key_value_heads": kv_heads}
     _check_variant(path, config, tensors)
+    check_layers(path, layout, config["hidden_size"], tensors)
     return layout, config
 
 

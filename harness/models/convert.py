@@ -42,7 +42,7 @@ def convert(
     checkpoint = inspect(source, given)
     gate = _packable(checkpoint)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise GatedevalError(f"{target} is not empty; give a new directory")
+        raise GatedevalError(f"{target} is {'not empty' if target.is_dir() else 'a file'}; give a new directory")
     if unreadable := [f for f in checkpoint.weight_files if f.suffix != ".safetensors"]:
         raise GatedevalError(f"{unreadable[0]}: only safetensors files can be converted; convert the checkpoint first")
     partial = target.with_name(f".{target.name}.partial")

@@ -97,7 +97,7 @@ def layers_of(config: Mapping[str, Any]) -> KvLayers | None:
         return None
     kinds = _kinds(config, count)
     stateful = sum(kind == "none" for kind in kinds)
-    if _is_latent(config):
+    if is_latent(config):
         width = int(config["kv_lora_rank"]) + int(config.get("qk_rope_head_dim") or 0)
         return KvLayers(
             groups=(LayerGroup(layers=count - stateful, heads=1, width=width, shared=True),), stateful=stateful
@@ -122,7 +122,8 @@ def layers_of(config: Mapping[str, Any]) -> KvLayers | None:
     return KvLayers(groups=tuple(groups), stateful=stateful)
 
 
-def _is_latent(config: Mapping[str, Any]) -> bool:
+def is_latent(config: Mapping[str, Any]) -> bool:
+    """Whether vLLM stores the model's keys and values as latent vectors."""
     return isinstance(config.get("kv_lora_rank"), int) and config.get("model_type") in _MLA_TYPES
 
 

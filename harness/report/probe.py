@@ -109,7 +109,7 @@ def _context(longest: Sequence[Probed], models: list[str], context: str, number:
         image = inline(
             gate_histogram(gated, models, size=_SIZE, legend=False), f"probegates{number}", f"Gate values. {means}"
         )
-        pictures.append(Picture(f"Gate values ({means})", Markup(image)))
+        pictures.append(Picture("Gate values", Markup(image)))
     lengths = {p.record["length"] for p in mine}
     length = (
         f"{length_title(lengths.pop())} tokens"

@@ -77,7 +77,9 @@ class Plan:
         return Setup(tokenizer, self.data, config.seed, config.chat_template, thinking, self.date)
 
     def check(self) -> None:
-        """Raise one GatedevalError that lists every refusal."""
+        """Raise one GatedevalError that lists every refusal: a single one in the same line, more below each other."""
+        if len(self.refusals) == 1:
+            raise GatedevalError(f"the plan cannot be run: {self.refusals[0]}")
         if self.refusals:
             raise GatedevalError("\n".join(["the plan cannot be run:", *(f"  - {r}" for r in self.refusals)]))
 

@@ -17,7 +17,9 @@ from harness.config import ContextSetting
 from harness.config.probing import ProbeOptions
 from harness.data.files import read_text
 from harness.engine.precision import running_dtype
+from harness.engine.probing import check_stages
 from harness.probe.plan import ProbePlan
+from harness.probe.refusals import why_not
 from harness.probe.rows import choose_rows
 from harness.run.plan import Plan
 from harness.types import Cell, GatedevalError, did_you_mean
@@ -48,9 +50,12 @@ def plan_probes(plan: Plan, options: ProbeOptions) -> list[PlannedProbe]:
     """The probes of a config, models and settings in the config's order.
 
     Raises:
-        GatedevalError: the text is shorter than a length, or no context setting of a model reaches any length.
+        GatedevalError: a model cannot be measured; the text is shorter than a length; no context setting reaches one of
+            the lengths, or a model's reach none of them.
     """
     found = []
+    _check_models(plan)
+    _check_lengths(plan, options)
     _check_maps(plan, options)
     for label, planned in plan.models.items():
         checkpoint = planned.checkpoint
@@ -88,6 +93,27 @@ def plan_probes(plan: Plan, options: ProbeOptions) -> list[PlannedProbe]:
             )
         found += of_model
     return found
+
+
+def _check_models(plan: Plan) -> None:
+    """Refuse models that the probe cannot measure, and engines in which no process has all layers."""
+    for label, planned in plan.models.items():
+        if (reason := why_not(planned.checkpoint.config, planned.checkpoint.tensors)) is not None:
+            raise GatedevalError(
+                f"probe: model {label!r} cannot be probed: {reason}; remove it from models, or remove the probe"
+                " section"
+            )
+    check_stages(plan.config.engine.pipeline_parallel_size)
+
+
+def _check_lengths(plan: Plan, options: ProbeOptions) -> None:
+    """Refuse a length that no context setting of any model reaches: it would have no row, without a word."""
+    reach = max(length for planned in plan.models.values() for length in planned.max_lengths.values())
+    if beyond := [length for length in options.lengths if length > reach]:
+        raise GatedevalError(
+            f"probe: no context setting of any model reaches a length of {beyond[0]} tokens (the longest has {reach});"
+            " remove it from probe.lengths, or extend a context"
+        )
 
 
 def _check_maps(plan: Plan, options: ProbeOptions) -> None:

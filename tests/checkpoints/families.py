@@ -189,16 +189,26 @@ def write_model(family: str, directory: Path) -> None:
     model.save_pretrained(directory)
 
 
-def logprobs(directory: Path, ids: Sequence[int], rope: Mapping[str, Any] | None = None) -> np.ndarray:
+def logprobs(
+    directory: Path,
+    ids: Sequence[int],
+    rope: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
+    change: Callable[[Any], None] | None = None,
+) -> np.ndarray:
     """transformers' log-probabilities of the token after every position of `ids`: (len(ids), vocabulary), nats.
 
     `rope`: replaces config.json's `rope_parameters`; for a config with parameters per layer type, those of the full
-    attention layers, the others are kept. None: the checkpoint's own.
+    attention layers, the others are kept. None: the checkpoint's own. `dtype`: of weights and arithmetic. `change`:
+    alters the loaded model, to see what a defect does.
     """
     import torch
 
     with torch.inference_mode():
-        logits = loaded(directory, rope)(torch.tensor([list(ids)])).logits[0].double()
+        model = loaded(directory, rope).to(getattr(torch, dtype))
+        if change is not None:
+            change(model)
+        logits = model(torch.tensor([list(ids)])).logits[0].double()
     return torch.log_softmax(logits, dim=-1).numpy()
 
 

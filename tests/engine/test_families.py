@@ -148,11 +148,45 @@ def test_on_two_ranks_too(tmp_path: Path, family: str) -> None:
                 pending.remove(setting)
 
 
+def without_decay(model: Any) -> None:
+    """Let the state of the linear-attention layers forget nothing."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("linear_attn.A_log"):
+            parameter.fill_(-30.0)
+
+
+def without_convolution(model: Any) -> None:
+    """Leave the current token alone in the convolution in front of the linear attention."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("linear_attn.conv1d.weight"):
+            parameter[..., :-1] = 0
+
+
 @pytest.mark.slow
 def test_linear_attention_runs_in_bfloat16(tmp_path: Path) -> None:
-    """On a CPU, vLLM computes the linear-attention layers of Qwen3-Next in bfloat16 only, and says so in float32."""
+    """On a CPU, vLLM computes the linear-attention layers of Qwen3-Next in bfloat16 only, and says so in float32.
+
+    The bound is measured, not chosen: transformers' own bfloat16 is so far from its float32 (root mean square over the
+    compared log-probabilities, per setting). vLLM rounds the same values to the same 8 bits in other places, so it may
+    be off by as much again, twice in all. The defects beneath are farther off than that bound.
+    """
     model, wanted = written("qwen3_next_linear", tmp_path / "m")
-    native = wanted["native"]
+    directory = tmp_path / "m"
+    compared = np.ix_(POSITIONS, list(TOKENS))
+
+    def off(found: np.ndarray, label: str) -> float:
+        return float(np.sqrt(np.mean((found - wanted[label][compared]) ** 2)))
+
+    bounds, defects = {}, {}
+    for setting in SETTINGS:
+        rope = rope_in_transformers(directory, setting)
+        bounds[setting.label] = 2 * off(families.logprobs(directory, IDS, rope, "bfloat16")[compared], setting.label)
+        for change in (without_decay, without_convolution):
+            defect = families.logprobs(directory, IDS, rope, change=change)[compared]
+            defects[change.__name__, setting.label] = off(defect, setting.label)
+        if setting != NATIVE:
+            defects["the native table", setting.label] = off(wanted["native"][compared], setting.label)
+    assert all(defect > bounds[label] for (_, label), defect in defects.items()), (bounds, defects)
     first = [Question(0, ((tuple(IDS[:40]), (5,)),))]
     with pytest.raises(EngineError, match=r"CPU GDN attention requires BF16.*set the model's dtype: bfloat16"):
         list(shared_engine.get(model, NATIVE).choose(first))
@@ -161,9 +195,8 @@ def test_linear_attention_runs_in_bfloat16(tmp_path: Path) -> None:
         engine.set_context(setting)
         questions = [Question(p, tuple((tuple(IDS[: p + 1]), (t,)) for t in TOKENS)) for p in POSITIONS]
         rows = {choice.key: np.array(choice.logprobs) for choice in engine.choose(questions)}
-        for position in POSITIONS:
-            off = np.abs(rows[position] - wanted[setting.label][position][list(TOKENS)]).mean()
-            other = np.abs(native[position - 7] - wanted[setting.label][position])[list(TOKENS)].mean()
-            assert off < 0.15 < other, (setting.label, position)  # rounding to 16 bits, not another function
+        found = off(np.array([rows[p] for p in POSITIONS]), setting.label)
+        print(f"{setting.label}: {found:.4f} nats, bound {bounds[setting.label]:.4f}, defects {defects}")
+        assert found <= bounds[setting.label], (setting.label, bounds, defects)
     result = probe(engine, ProbePlan(tuple(IDS), choose_rows(len(IDS))))
     assert result.gate_mean.shape == (2, 4)  # the layers with full attention

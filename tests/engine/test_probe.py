@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from harness.engine.engine import Engine
 from harness.engine.probing import probe
 from harness.engine.requests import EngineError
 from harness.export import export_run
+from harness.models.bpe import save_tokenizer, train_bpe
 from harness.probe.plan import ProbePlan
 from harness.probe.reference import probe_reference
 from harness.probe.rows import choose_rows
@@ -165,7 +167,9 @@ def test_the_command_makes_what_is_missing_and_prints_table_4(tmp_path: Path) ->
     [
         ("probe.text=ruler:niah_singel_1", "no task 'niah_singel_1'; did you mean 'niah_single_1'"),
         ("probe.text=nofile.txt", "is no file; give essays, ruler:TASK"),
-        ("probe.lengths=[16384]", "no context setting of model 'baseline' reaches a length of 16384"),
+        ("probe.lengths=[16384]", "no context setting of any model reaches a length of 16384 tokens"),
+        ("probe.lengths=[2048, 16384]", "(the longest has 8192); remove it from probe.lengths"),
+        ("engine.pipeline_parallel_size=2", "set it to 1 (tensor_parallel_size divides a model's heads instead)"),
         ("probe.maps=[[9,0]]", "model 'baseline' has no layer 9"),
         ("probe.maps=[[0,99]]", "model 'baseline' has no head 99"),
         ("probe.lengths=[256]", "at length 256: its smallest text takes"),
@@ -179,6 +183,44 @@ def test_what_cannot_be_probed_is_refused_by_plan_run_and_probe_alike(tmp_path: 
         assert words in done.stderr.splitlines()[-1], done.stderr
         assert "profile: fair" not in done.stderr, "a probe has no such key"
         assert not (tmp_path / command / "samples").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "config", "words"),
+    [
+        ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2}, "a learned sink beside its keys"),
+        (
+            "deepseek_v3",
+            {
+                "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": None, "qk_rope_head_dim": 16,
+                "qk_nope_head_dim": 16, "v_head_dim": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                "moe_intermediate_size": 32, "n_group": 1, "topk_group": 1,
+            },
+            "latent attention (MLA)",
+        ),
+        ("mamba2", {"num_heads": 4, "state_size": 16, "n_groups": 1, "expand": 2}, "no attention layers"),
+    ],
+)  # fmt: skip
+def test_a_family_that_cannot_be_measured_is_refused_before_an_engine_starts(
+    tmp_path: Path, kind: str, config: dict[str, Any], words: str
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 32,
+        "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 256, "eos_token_id": 1,
+    }  # fmt: skip
+    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **config}))
+    made.save_pretrained(tmp_path / "m")
+    save_tokenizer(train_bpe((f"w {i}" for i in range(300)), 400), tmp_path / "m")
+    (tmp_path / "text.txt").write_text("w 12 " * 400)
+    config_text = "name: p\nmodels: [{label: m, path: m}]\nprobe: {text: text.txt, lengths: [128]}\n"
+    (tmp_path / "p.yaml").write_text(config_text)
+    starts = Engine.starts
+    done = gatedeval("probe", "p.yaml", "-o", tmp_path / "out", cwd=tmp_path)
+    assert (done.returncode, done.stdout, Engine.starts) == (2, "", starts)
+    assert f"model 'm' cannot be probed: it has {words}" in done.stderr.splitlines()[-1]
 
 
 RUN = f"""

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.figures.sweep import sweep_svg
+from harness.models.bpe import save_tokenizer, train_bpe
 from harness.report import report
 from harness.run import sweep
 from harness.run.plan import build as build_plan
@@ -18,6 +19,9 @@ from harness.store import Store
 from harness.tables.sweep import axes, panels, render
 from harness.text import read_length
 from harness.types import Cell, GatedevalError
+from tests.checkpoints import families
+from tests.support import ROOT
+from tests.support.engines import altered
 from tests.support.in_process import gatedeval, vllm_in_this_process
 from tests.support.sample_runs import sample
 
@@ -243,3 +247,59 @@ def test_bad_input_is_one_message_and_exit_code_2(tiny: Path, arguments: list[st
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
+
+
+def of_family(family: str, directory: Path) -> Path:
+    """A random checkpoint of `family` for 1,024 tokens, with a tokenizer of 512 entries for RULER's prompts."""
+    words = (ROOT / "tasks/ruler/protocol.json").read_text(encoding="utf-8").split("\\n")
+    families.write(family, directory / "own", lambda d: save_tokenizer(train_bpe(words, 512), d))
+    return altered(directory / "own", directory / family, max_position_embeddings=1024)
+
+
+OF_FAMILIES = ["--rope-theta", "1e4,1e6", "--yarn-factor", "1,2", "--original", "1024", "--lengths", "1024,2048"]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "starts"), [("qwen3_next", 1), ("afmoe", 1), ("laguna", 5)])
+def test_gates_that_vllm_computes_itself_are_swept(tmp_path: Path, family: str, starts: int) -> None:
+    """Every setting takes effect; where vLLM's table cannot be replaced, each setting has an engine of its own."""
+    from harness.engine.engine import Engine
+
+    before = Engine.starts
+    model = of_family(family, tmp_path)
+    out = tmp_path / "run"
+    arguments = [model, *OF_FAMILIES, "--samples", "2", "-o", out]
+    done = gatedeval("sweep", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Engine.starts - before == starts
+    store = Store.read(out)
+    assert {c.context: c.length for c in store.cells if c.length == 1024}.keys() == {
+        "native", "base 1e4", "base 1e4 YaRN 2", "base 1e6", "base 1e6 YaRN 2"
+    }  # fmt: skip
+    said = {(c.context, c.length): [s.response for s in store.samples(c)] for c in store.cells}
+    at = {context: responses for (context, length), responses in said.items() if length == 1024}
+    own = "base 1e4" if family != "laguna" else None  # Laguna's own base is 5e5
+    if own is not None:
+        assert at["native"] == at[own]
+    changed = [at[c] for c in ("base 1e4", "base 1e4 YaRN 2", "base 1e6", "base 1e6 YaRN 2")]
+    assert all(a != b for i, a in enumerate(changed) for b in changed[i + 1 :])
+    assert f"{family}, 2K" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("step3p5", "vLLM's class for 'step3p5' reads rope keys of its own"),
+        ("llama", "elementwise_attn_output_gate is set"),
+    ],
+)
+def test_a_family_that_cannot_be_swept_is_refused_in_one_line(tmp_path: Path, family: str, words: str) -> None:
+    model = of_family(family, tmp_path)
+    if family == "llama":
+        model = altered(model, tmp_path / "flagged", elementwise_attn_output_gate=True)
+    done = gatedeval("sweep", model, *OF_FAMILIES, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert words in done.stderr.splitlines()[-1]
+    assert len(done.stderr.splitlines()) == 1

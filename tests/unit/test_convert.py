@@ -226,6 +226,48 @@ def test_layouts_that_cannot_be(tmp_path: Path, config: dict[str, Any], layout: 
     assert "\n" not in str(told.value)
 
 
+GATE = "model.layers.{}.self_attn.gate_proj.weight"
+QUERY = "model.layers.{}.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "words"),
+    [
+        (
+            "per-group",
+            lambda t: t.update({QUERY.format(1): t[QUERY.format(1)][:128].clone()}),
+            r"layers\.1\.self_attn\.q_proj\.weight in model\.safetensors has the shape \[128, 128\], but config",
+        ),
+        ("per-head", lambda t: t.update({QUERY.format(1): torch.zeros(256, 128)}), r"the shape \[256, 128\], but"),
+        (
+            "separate",
+            lambda t: t.update({GATE.format(1): torch.zeros(128, 128)}),
+            r"has the shape \[128, 128\], but model\.layers\.0\.self_attn\.gate_proj\.weight has \[4, 128\]",
+        ),
+        (
+            "separate",
+            lambda t: t.update({GATE.format(1).replace("gate_proj", "g_proj"): torch.zeros(4, 128)}),
+            r"layers\.1\.self_attn\.g_proj\.weight and model\.layers\.1\.self_attn\.gate_proj\.weight are both",
+        ),
+        ("separate", lambda t: t.pop(GATE.format(1)), r"1 tensor\(s\) missing: model\.layers\.1\.self_attn\.gate_proj"),
+        (
+            "per-group",
+            lambda t: t.update({GATE.format(0): torch.zeros(4, 128)}),
+            r"1 tensor\(s\) not in the model: model\.layers\.0\.self_attn\.gate_proj\.weight",
+        ),
+    ],
+)  # fmt: skip
+def test_layers_that_do_not_belong_together(tmp_path: Path, layout: GateLayout, change: Any, words: str) -> None:
+    """The first layer is sound. Of two gate matrices, a loader would keep the one that it reads last."""
+    convert(packed(tmp_path / "m"), tmp_path / "n", layout, say=quiet)
+    source = odd.with_tensors(tmp_path / "n", change)
+    for refused in (inspect, lambda path: convert(path, tmp_path / "t", "per-head", say=quiet)):
+        with pytest.raises(GatedevalError, match=words) as told:
+            refused(source)
+        assert "\n" not in str(told.value)
+    assert not (tmp_path / "t").exists()
+
+
 @pytest.mark.extended
 def test_what_cannot_be_converted(shared: Path, tmp_path: Path) -> None:
     for source, words in (

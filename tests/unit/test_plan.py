@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ def test_a_prompt_that_does_not_fit_is_refused_at_plan_time_with_its_count(tiny:
     refused = plan(tiny, mmlu, data=str(shared / "data"), contexts=[{"label": "short", "max_length": 512}])
     assert len(refused.refusals) == 2  # one for each model
     assert "over the 512 of context 'short'" in refused.refusals[0]
-    with pytest.raises(GatedevalError, match="cannot be run"):
+    with pytest.raises(GatedevalError, match=r"cannot be run:\n  - mmlu.*\n  - mmlu"):
         refused.check()
+    with pytest.raises(GatedevalError, match=r"^the plan cannot be run: mmlu"):
+        replace(refused, refusals=refused.refusals[:1]).check()
 
 
 def test_a_plan_counts_what_is_sent_and_imports_neither_torch_nor_transformers(tiny: Path, shared: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from harness.config import load
 from harness.config.probing import ProbeOptions
 from harness.probe.histogram import BINS, LOWEST, OCTAVE, share_below
+from harness.probe.refusals import why_not
 from harness.probe.results import combine
 from harness.probe.rows import RowSample, choose_rows
 from harness.store.probes import Probes
@@ -221,3 +222,41 @@ def test_essays_are_read_as_ruler_reads_them(tmp_path: Path) -> None:
     file.write_text('{"text": "One."}\n{"text": null}\n')
     with pytest.raises(GatedevalError, match="line 2"):
         _text(plan, "essays")
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "words"),
+    [
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, (), "latent attention (MLA)"),
+        ({"model_type": "gpt_oss"}, ("layers.0.self_attn.sinks",), "learned sink beside its keys (layers.0."),
+        ({"model_type": "mimo_v2"}, ("model.layers.0.self_attn.attention_sink_bias",), "learned sink"),
+        ({"model_type": "gemma3n_text", "num_kv_shared_layers": 15}, (), "another layer's keys"),
+        ({"model_type": "mamba2"}, (), "no attention layers (model type 'mamba2')"),
+        ({"model_type": "laguna", "num_attention_heads": 8, "num_attention_heads_per_layer": [8, 4]}, (), "4, 8)"),
+        (
+            {"model_type": "step3p5", "num_attention_heads": 4, "attention_other_setting": {"num_attention_heads": 6}},
+            (),
+            "different numbers of heads (model type 'step3p5'; 4, 6)",
+        ),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_be_measured_are_named_from_their_files(
+    config: dict[str, Any], tensors: tuple[str, ...], words: str
+) -> None:
+    said = why_not({"num_attention_heads": config.get("num_attention_heads", 4), **config}, tensors)
+    assert said is not None
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen3", "num_attention_heads": 4},
+        {"model_type": "gpt2", "n_head": 4},
+        {"model_type": "minicpm3", "num_attention_heads": 4, "kv_lora_rank": 256},  # vLLM expands it into heads
+        {"model_type": "gemma3_text", "num_attention_heads": 4, "num_kv_shared_layers": 0},
+        {"model_type": "laguna", "num_attention_heads": 8, "num_attention_heads_per_layer": [8, 8]},
+    ],
+)
+def test_models_that_nothing_speaks_against(config: dict[str, Any]) -> None:
+    assert why_not(config, ("model.layers.0.self_attn.q_proj.weight",)) is None
