@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -156,6 +157,9 @@ class RayBackend:
 
     def wait(self, refs: Sequence[Ref], seconds: float) -> list[Ref]:
         """The calls that have ended."""
+        if not refs:
+            time.sleep(seconds)
+            return []
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=seconds)
         if ready:
             ready, _ = self._ray.wait(list(refs), num_returns=len(refs), timeout=0)

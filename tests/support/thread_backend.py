@@ -79,6 +79,8 @@ class ThreadBackend:
         return handle.call(method, *arguments)
 
     def wait(self, refs: Sequence[Future[Any]], seconds: float) -> list[Future[Any]]:
+        if not refs:
+            time.sleep(seconds)
         return list(wait(refs, timeout=seconds, return_when=FIRST_COMPLETED).done)
 
     def result(self, ref: Future[Any]) -> Any:

@@ -13,9 +13,10 @@ import pytest
 
 from harness.cluster import pool as pools
 from harness.cluster.member import State
+from harness.cluster.node import description
 from harness.cluster.pool import Pool
+from harness.cluster.standing import standing
 from harness.cluster.wire import pack, unpack
-from harness.cluster.worker import description
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.requests import Answer, Completion, EngineError, Failure, Prompt, Question, SelfCheckError
 from harness.types import GatedevalError
@@ -98,7 +99,7 @@ def test_an_engine_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled() -
     assert engines.restarts == 3
     assert len(backend.processes) == 5
     assert sum("died: signal 9" in line and "another one is started" in line for line in said) == 3
-    assert "3 restarts" in engines.standing()
+    assert "3 restarts" in standing([engines])
     assert sum("died" in entry for entry in engines.facts["engines"]) == 3
 
 
@@ -237,7 +238,7 @@ def test_processes_serve_one_model_after_the_other() -> None:
     engines = pool(backend)
     list(engines.answer(iter(prompts(10))))
     engines.close()
-    following = Pool(backend, Model(label="n", path="n"), [NATIVE], EngineOptions(), members=engines.members)
+    following = Pool(backend, Model(label="n", path="n"), [NATIVE], EngineOptions(), roster=engines.roster)
     answers = list(following.answer(iter(prompts(10))))
     assert texts(answers) == {p.key: expected(p) for p in prompts(10)}
     assert len(backend.processes) == 2
