@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from harness.cost.speed import Speed
 from harness.cost.work import work_of
@@ -19,8 +20,8 @@ for few tokens at a time."""
 class RequestCosts:
     """Costs of requests, in seconds of one engine where the speed is measured, else in proportion alone.
 
-    `speed`, `kv`: of the model. `answers`: part of its most tokens that an answer takes. `together`: answers that are
-    generated at once; `batch`: tokens of a step.
+    `speed`, `kv`: of the model. `answers`: part of its most tokens that an answer takes. `together`: tokens of a prompt and
+    its answer -> such prompts that an engine works on at once; None: one. `batch`: tokens of a step.
     """
 
     def __init__(
@@ -29,15 +30,16 @@ class RequestCosts:
         kv: KvLayers | None = None,
         *,
         answers: float = 0.5,
-        together: float = 1.0,
+        together: Callable[[float], float] | None = None,
         batch: float = 4096.0,
     ) -> None:
         self.speed, self.kv, self.answers = speed, kv, answers
-        self._together, self._batch = together, batch
+        self._together, self._batch = together or (lambda tokens: 1.0), batch
         self._cost = functools.lru_cache(_KEPT)(self._seconds)
 
     def _seconds(self, tokens: int, answer: float) -> float:
-        work = work_of(self.kv, tokens=tokens, cached=0.0, answer=answer, together=self._together, batch=self._batch)
+        together = self._together(tokens + answer)
+        work = work_of(self.kv, tokens=tokens, cached=0.0, answer=answer, together=together, batch=self._batch)
         return self.speed.seconds(work)
 
     def prompt(self, tokens: int) -> float:

@@ -100,15 +100,15 @@ class Costs:
             memory.kv if memory else None,
             samples=samples,
             answer=self.answer(cell),
-            together=self._with_others(cell, samples),
+            together=self.together(cell, self._beside(cell, samples)),
             batch=self.batch(),
             block=memory.split.block_size if memory and self.plan.config.engine.prefix_caching else None,
         )
 
-    def _with_others(self, cell: Cell, samples: int) -> float:
-        """Answers that are generated at once, the setting's other cells among them."""
+    def _beside(self, cell: Cell, samples: int) -> int:
+        """Samples that an engine may work on at once, where so many of a cell are to be answered beside others."""
         of_setting = sum(n for c, n in self.plan.cells.items() if (c.model, c.context) == (cell.model, cell.context))
-        return self.together(cell, max(1, min(of_setting, 10 * samples)))
+        return max(1, min(of_setting, 10 * samples))
 
     def seconds(self, cell: Cell, samples: int) -> float:
         """The time of so many samples of a cell. Only its proportion to others means something unless `measured`."""
@@ -123,13 +123,14 @@ class Costs:
         """What single requests of a model take, by the same speed."""
         cells = [cell for cell, n in self.plan.cells.items() if cell.model == label and n]
         most = sum(self.plan.loads[cell].answer for cell in cells)
-        together = [self._with_others(cell, self.plan.cells[cell]) for cell in cells]
-        memory = next((m for (name, _), m in self.plan.memory.items() if name == label), None)
+        of_model = [m for (name, _), m in self.plan.memory.items() if name == label]
+        memory = max(of_model, key=lambda m: m.max_length, default=None)  # an engine starts with its longest setting
+        many = max((self._beside(cell, self.plan.cells[cell]) for cell in cells), default=1)
         return RequestCosts(
             self.models[label].speed,
             memory.kv if memory else None,
             answers=sum(map(self.answer, cells)) / most if most else 1.0,
-            together=sum(together) / len(together) if together else 1.0,
+            together=(lambda tokens: memory.together(tokens, many)) if memory else None,
             batch=self.batch(),
         )
 

@@ -233,7 +233,7 @@ def test_requests_cost_what_the_plan_predicts(tiny: Path) -> None:
     costs = Costs(made, Records(tiny / "nothing"))
     [label] = made.models
     requests = costs.requests(label)
-    for cell in made.cells:
+    for cell in (cell for cell in made.cells if cell.context == "raised"):  # the longest, which engines start with
         load = made.loads[cell]
         asked = Prompt(cell.key, array("I", bytes(4 * round(load.tokens))), round(load.answer))
         assert requests.request(asked) == pytest.approx(costs.seconds(cell, 1), rel=0.02)
