@@ -111,6 +111,13 @@ class Cluster:
         self.shares[label].begins(time.monotonic(), time.monotonic() - since)
         return self.pools[label]
 
+    def start_one(self, model: Model, contexts: Sequence[ContextSetting], options: EngineOptions) -> Pool:
+        """One engine of a model, while no other model has any."""
+        self.shares.clear()
+        self.pools.clear()
+        self.admit(model.label, lambda: 0.0, 1)
+        return self.start(model, contexts, options)
+
     def _wanted(self, label: str) -> int:
         """The engines of a model that was admitted. Those that have become free are given away first."""
         now, all_of_them = time.monotonic(), self.engines()

@@ -14,13 +14,17 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cluster.node import description
 from harness.cluster.wire import Batch, Numbered, pack_answer, unpack
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.requests import EngineError, Prompt, Question, RequestError
 from harness.types import GatedevalError, first_line
+
+if TYPE_CHECKING:
+    from harness.probe.plan import ProbePlan
+    from harness.probe.results import ProbeResult
 
 ENGINE = "harness.engine.engine:Engine"
 """The class that answers, as module:name. Benchmarks and tests name others."""
@@ -116,6 +120,7 @@ class EngineWorker:
             "reachable": [s.label for s in settings if self._engine.can_switch_to(s)],
             "requests": getattr(limit, "requests", 512),
             "tokens": getattr(limit, "prompt_tokens", 8_000_000),
+            "eager": bool(getattr(self._engine, "arguments", {}).get("enforce_eager")),
         }
 
     def set_context(self, setting: dict[str, Any]) -> None:
@@ -127,6 +132,12 @@ class EngineWorker:
             self._engine.set_context(setting)
         if check := getattr(self._engine, "self_check", None):  # a stand-in of a test has no logits to look at
             check()
+
+    def probe(self, plan: ProbePlan) -> ProbeResult:
+        """Measure one text (see `harness.engine.probing.probe`); nothing else may run in the engine."""
+        from harness.engine.probing import probe
+
+        return self._call(lambda: probe(self._engine, plan))
 
     def submit(self, batch: Batch) -> None:
         """Queue requests."""

@@ -20,8 +20,8 @@ for few tokens at a time."""
 class RequestCosts:
     """Costs of requests, in seconds of one engine where the speed is measured, else in proportion alone.
 
-    `speed`, `kv`: of the model. `answers`: part of its most tokens that an answer takes. `together`: tokens of a prompt and
-    its answer -> such prompts that an engine works on at once; None: one. `batch`: tokens of a step.
+    `speed`, `kv`: of the model. `answers`: part of its most tokens that an answer takes. `together`: tokens of a prompt
+    and its answer -> such prompts that an engine works on at once; None: one. `batch`: tokens of a step.
     """
 
     def __init__(

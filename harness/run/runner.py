@@ -81,7 +81,10 @@ def run(
         cells = _CellsLeft(session, rounds)
         probing = None
         if probes is not None and plan.config.probe is not None:
-            probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
+            one = cluster.start_one if cluster is not None else None
+            probing = Probing(
+                plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn, engine_factory=one
+            )
         if cluster is not None:  # afterwards no cells are left
             waiting = functools.partial(Prefetcher, plan, waiting=cluster.turn.released)
             with AtOnce(session, cluster, finished, waiting, _Engines) as at_once:
