@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from harness.cluster.scheduler import Work
+from harness.cluster.load import Work
 from harness.cost.requests import RequestCosts
 from harness.engine.requests import Prompt, Question
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from harness.cluster.affinity import Beginnings
 from harness.cluster.backend import ActorLost, Backend
 from harness.cluster.fleet import STARTS, TICK, Fleet, at
+from harness.cluster.load import Work
 from harness.cluster.member import Member, State
-from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler, Work
+from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler
 from harness.cluster.wire import pack, unpack_answer
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.cost.requests import RequestCosts

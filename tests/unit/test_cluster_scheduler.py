@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from harness.cluster.affinity import Beginnings
-from harness.cluster.scheduler import SUSPECT_DEATHS, Limit, Scheduler, Work
+from harness.cluster.load import Limit, Work
+from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler
 from harness.cluster.simulation import Machines, Outcome, Simulation, naive_seconds
 from harness.cost.known import Records
 from harness.cost.requests import RequestCosts
