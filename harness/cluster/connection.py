@@ -156,7 +156,8 @@ def on_ray(cluster: ClusterOptions, options: EngineOptions) -> Callable[[], Back
     Raises:
         GatedevalError: Ray is not installed, or the address is none. What needs the cluster is told at the connection.
     """
-    from harness.cluster.on_ray import RayBackend, check_address
+    from harness.cluster.joining import check_address
+    from harness.cluster.on_ray import RayBackend
 
     check_address(cluster.address)
     return lambda: RayBackend(cluster, options)

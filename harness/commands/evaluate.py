@@ -279,7 +279,7 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
         logging.getLogger("gatedeval").setLevel(logging.ERROR)
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     if config.cluster is not None:
-        from harness.cluster.on_ray import check_address
+        from harness.cluster.joining import check_address
 
         check_address(config.cluster.address)  # told before the plan is made
     try:

@@ -23,7 +23,8 @@ import psutil
 import pytest
 
 from harness.cluster.connection import Cluster
-from harness.cluster.on_ray import RayBackend, check_address
+from harness.cluster.joining import check_address
+from harness.cluster.on_ray import RayBackend
 from harness.config import EngineOptions
 from harness.config.cluster import ClusterOptions
 from harness.run.plan import Plan

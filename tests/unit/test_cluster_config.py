@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.cluster.on_ray import check_address
+from harness.cluster.joining import check_address
 from harness.cluster.worker import EngineWorker
 from harness.commands.main import cli
 from harness.commands.options import with_cluster
