@@ -67,7 +67,7 @@ def connect(ray: Any, address: str) -> None:
     # is none of Ray's documented ones: without it the lines appear.
     if hasattr(ray._private.worker, "print_to_stdstream"):
         ray._private.worker.print_to_stdstream = lambda *arguments, **more: None
-    with signals_kept():
+    with signals_kept(), _silent():
         try:
             ray.init(address, **common, **more)
         except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
@@ -111,6 +111,19 @@ def _shared_memory() -> int:
     except OSError:
         facts = os.statvfs(tempfile.gettempdir())
     return facts.f_bavail * facts.f_frsize
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Within this, what Ray's C++ code writes on descriptor 2 is lost: a line per second of trying."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -138,6 +138,22 @@ def test_five_kills_at_random_instants_cost_nothing_but_time(nodes: Any, models:
 
 
 @pytest.mark.slow
+def test_two_models_are_answered_at_once_by_two_nodes(nodes: Any, models: Path, tmp_path: Path) -> None:
+    made = plan(models, samples=20)
+    (models / "pace").write_text("0.05")
+    given: list[dict[str, int]] = []
+    with Cluster(lambda: backend(nodes.address, engines=2), models_of(made)) as cluster:
+        note = {n: lambda: given.append({name: s.given for name, s in cluster.shares.items()}) for n in (1, 40)}
+        state, _ = run(made, tmp_path / "there", progress=Watched(made, note), cluster=cluster)
+    assert state == "complete"
+    assert given == [{"baseline": 1, "headwise": 1}] * 2
+    (models / "pace").unlink()
+    run_here(made, tmp_path / "here")
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    assert gone()
+
+
+@pytest.mark.slow
 def test_a_node_goes_and_another_one_comes(nodes: Any, models: Path, tmp_path: Path) -> None:
     made = plan(models, samples=60)
     (models / "pace").write_text("0.05")

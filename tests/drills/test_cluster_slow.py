@@ -19,10 +19,11 @@ import psutil
 import pytest
 
 from harness.store import Store
+from harness.store.probes import Probes
 from tests.drills.test_interruption import Session, left_behind
 from tests.support import ROOT
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 CONFIG = ROOT / "configs/demo.yaml"
 ENVIRONMENT = {"RAY_worker_niceness": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
@@ -70,6 +71,13 @@ def samples(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def probes(path: Path) -> dict[str, dict[str, float]]:
+    """What the probes measured, by hash."""
+    records = Probes(path).records()
+    assert records
+    return {r["hash"]: {name: v for name, v in r.items() if isinstance(v, float)} for r in records}
+
+
 def assert_equal(path: Path, here: Path) -> None:
     assert samples(path) == samples(here)
     assert (path / "cells.csv").read_bytes() == (here / "cells.csv").read_bytes()
@@ -79,6 +87,10 @@ def test_the_demo_on_a_cluster_is_the_demo(address: str, here: Path, tmp_path: P
     done = gatedeval(tmp_path / "demo", *on(address))
     assert done.stdout == gatedeval(here).stdout  # the table, byte for byte
     assert_equal(tmp_path / "demo", here)
+    measured = probes(tmp_path / "demo")
+    assert measured.keys() == probes(here).keys()
+    for hash, numbers in probes(here).items():  # another number of cores sums in another order
+        assert measured[hash] == pytest.approx(numbers, rel=1e-3, abs=1e-4)
     engines = [e for s in Store.read(tmp_path / "demo").manifest["sessions"] for m in s["engines"].values() for e in m]
     assert {engine["name"] for engine in engines} == {"engine 1", "engine 2"}
 
