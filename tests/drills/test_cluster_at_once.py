@@ -114,7 +114,7 @@ def test_engines_are_divided_by_work_and_those_of_a_model_that_ends_go_to_the_ot
     models: Path, tmp_path: Path, backend: ThreadBackend
 ) -> None:
     (models / "pace").write_text("0.05")
-    made = unequal(models, 30)
+    made = unequal(models, 16)
     with Cluster(lambda: backend, models_of(made)) as cluster:
         progress = Watched(made, cluster)
         state, _ = run(made, tmp_path / "there", progress=progress, cluster=cluster)
@@ -126,6 +126,24 @@ def test_engines_are_divided_by_work_and_those_of_a_model_that_ends_go_to_the_ot
     (models / "pace").unlink()
     run_here(made, tmp_path / "here")
     assert content(tmp_path / "there") == content(tmp_path / "here")
+
+
+def test_a_node_that_comes_late_starts_the_next_model(models: Path, tmp_path: Path, backend: ThreadBackend) -> None:
+    backend.engines = 1
+    (models / "pace").write_text("0.05")
+    made = plan(models, samples=8)
+
+    def another_node() -> None:
+        backend.engines = 2
+        for pool in cluster.pools.values():
+            pool._next_look = 0.0
+
+    with Cluster(lambda: backend, models_of(made)) as cluster:
+        progress = Watched(made, cluster, {5: another_node})
+        state, _ = run(made, tmp_path / "there", progress=progress, cluster=cluster)
+    assert state == "complete"
+    assert progress.given[0] == {"baseline": 1}
+    assert {"baseline": 1, "headwise": 1} in progress.given
 
 
 def test_a_model_that_waits_for_a_place_takes_the_one_of_a_model_that_ended(
