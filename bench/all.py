@@ -30,6 +30,7 @@ BENCHES = {
     "precision": ["--runs", "2000", "--others", "300"],
     "costs": [],
     "cluster": [],
+    "engines": ["--pairs", "1"],
 }
 """Name -> arguments with which it takes at most three minutes. Without arguments it measures more."""
 DOCUMENT = ROOT / "docs" / "benchmarks.md"

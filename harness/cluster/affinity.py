@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from harness.cluster.costs import CostModel
-from harness.cluster.scheduler import Work
+from harness.cluster.load import Work
+from harness.cost.requests import RequestCosts
 from harness.engine.requests import Prompt, Question
 
 ALIKE = 64
@@ -21,7 +21,7 @@ class Beginnings:
     What the requests of a group share is measured once, on its first two.
     """
 
-    def __init__(self, costs: CostModel) -> None:
+    def __init__(self, costs: RequestCosts) -> None:
         self._costs = costs
         self._first: dict[Hashable, Sequence[int]] = {}  # of groups with one request so far
         self._shared: dict[Hashable, float] = {}  # cost of the common beginning

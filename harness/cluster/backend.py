@@ -36,7 +36,10 @@ class Backend(Protocol):
         """Call a method of the worker; returns at once."""
 
     def wait(self, refs: Sequence[Ref], seconds: float) -> list[Ref]:
-        """Those of `refs` whose replies are there; waits up to `seconds` for the first."""
+        """Those of `refs` whose replies are there; waits up to `seconds` for the first.
+
+        Without `refs`, it waits for `seconds`.
+        """
 
     def result(self, ref: Ref) -> Any:
         """The reply of a call that has ended.

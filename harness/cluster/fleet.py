@@ -13,10 +13,11 @@ from typing import Any
 
 from harness.cluster.backend import ActorLost, Backend
 from harness.cluster.member import Member, Record, State, free_cores
+from harness.cluster.node import other_versions
+from harness.cluster.roster import Roster
 from harness.cluster.worker import plain_setting
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.requests import EngineError, SelfCheckError
-from harness.text import counted
 from harness.types import GatedevalError
 
 _POLL_SECONDS = 5.0  # an engine without news answers a poll after so long
@@ -31,8 +32,8 @@ _MOVING = (State.GONE, State.SPAWNING, State.CHECKING, State.IDLE, State.STARTIN
 class Fleet(ABC):
     """The engines of one model: their processes, their states, and the calls that move them on.
 
-    `members`: processes of earlier pools, which are used again. `check`: every model of the run as plain data, which a
-    new process looks for. `cores`: per CPU engine; 0: engines use GPUs. `say`: takes a line for the user.
+    `roster`: the run's processes; `close` gives back what was taken from it. `check`: every model of the run as plain
+    data, which a new process looks for. `cores`: per CPU engine; 0: engines use GPUs. `say`: takes a line for the user.
 
     Raises:
         GatedevalError: a node does not see a model, has other versions, or an option cannot be applied.
@@ -46,7 +47,7 @@ class Fleet(ABC):
         contexts: Sequence[ContextSetting],
         options: EngineOptions,
         *,
-        members: list[Member] | None = None,
+        roster: Roster | None = None,
         check: Sequence[dict[str, Any]] = (),
         node: dict[str, Any] | None = None,
         cores: int = 0,
@@ -54,7 +55,7 @@ class Fleet(ABC):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.backend, self.model, self.contexts, self.options = backend, model, list(contexts), options
-        self.members = members if members is not None else []
+        self.roster, self.members = roster or Roster(), list[Member]()
         self.check, self.node, self.cores = list(check), node, cores
         self.say, self.clock = say, clock
         self.setting = self.contexts[0]
@@ -64,10 +65,6 @@ class Fleet(ABC):
         self._was_ready = False  # an engine of this pool has been ready
         self._facts: dict[str, Any] = {}
         self._next_look = 0.0
-        for member in self.members:
-            member.failures = member.engines = 0
-            if member.state is State.GIVEN_UP:
-                self._gone(member, 0.0)
         try:
             self._wait_for(lambda: any(m.engine_runs for m in self.members))
         except BaseException:
@@ -122,6 +119,8 @@ class Fleet(ABC):
                         self._drop(member)
         for record in self.records.values():
             record.ended = record.ended or self.clock()
+        members, self.members = self.members, []
+        self.roster.give_back(members)
 
     # --- the states of engines --------------------------------------------------------------------------------------
 
@@ -146,8 +145,13 @@ class Fleet(ABC):
         now = self.clock()
         if now >= self._next_look:
             self._next_look = now + 2.0
-            for slot in range(len(self.members) + 1, self.backend.wanted() + 1):
-                self.members.append(Member(slot))
+            while len(self.members) < self.backend.wanted():
+                self.members.append(self.roster.take())
+        for n, member in enumerate(self.members):
+            if member.state is State.SPAWNING and self.roster.idle:  # it waits for a place that this one has
+                self._drop(member)
+                self.members[n] = self.roster.take()
+                self.roster.give_back([member])
         for member in self.members:
             if member.state is State.GONE and now >= member.retry_at:
                 member.handle = self.backend.spawn(member.slot)
@@ -160,7 +164,7 @@ class Fleet(ABC):
         self._look_for_room()
         owners = {ref: member for member in self.members for ref in member.refs()}
         if not owners:
-            time.sleep(min(seconds, 0.05))
+            self.backend.wait([], min(seconds, 0.05))
             return
         for ref in self.backend.wait(list(owners), seconds):
             member = owners[ref]
@@ -192,14 +196,14 @@ class Fleet(ABC):
         match member.state:
             case State.SPAWNING:
                 member.info, member.place = reply, reply["host"]
-                if refusal := self._other_versions(member):
+                if refusal := other_versions(member.place or member.name, member.info, self.node):
                     self._refuse(member, refusal)
                     return
                 if self.cores:
-                    member.cores = free_cores(member, self.members, self.cores)
+                    member.cores = free_cores(member, self.roster.everyone, self.cores)
                 member.state = State.CHECKING
                 node = member.info["node"]
-                seen = any(m.info.get("node") == node and m.state not in _MOVING[:3] for m in self.members)
+                seen = any(m.info.get("node") == node and m.state not in _MOVING[:3] for m in self.roster.everyone)
                 member.call = self.backend.call(member.handle, "check", [] if seen else self.check)
             case State.CHECKING:
                 if reply:
@@ -273,16 +277,6 @@ class Fleet(ABC):
         member.state = State.GIVEN_UP
         self.say(f"left out: {error}")
 
-    def _other_versions(self, member: Member) -> str:
-        """Why a node's answers would be computed by other code than this machine's; empty where they would not."""
-        for what in ("gatedeval", "versions") if self.node is not None else ():
-            if (there := member.info.get(what)) != (here := (self.node or {}).get(what)):
-                return (
-                    f"{member.place or member.name} has {_versions(there)}, this machine has {_versions(here)}; install"
-                    " the same versions on every node"
-                )
-        return ""
-
     # --- what a pool adds -------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -297,31 +291,7 @@ class Fleet(ABC):
     def _lost(self, member: Member, error: str, starts: int) -> None:
         """The engine of `member` or its process is gone; after `starts` in a row no other one is started."""
 
-    # --- for people -------------------------------------------------------------------------------------------------
-
-    def standing(self) -> str:
-        """For example "2 engines (5,310 and 4,900 tokens/s), 1 starting, 1 restart"."""
-        now = self.clock()
-        ready = [m for m in self.members if m.state is State.READY and m.name in self.records]
-        rates = [self.records[m.name].rate(now) for m in ready]
-        text = counted(len(ready), "engine")
-        if rates and len(rates) <= 4:
-            text += f" ({' and '.join(f'{rate:,.0f}' for rate in rates)} tokens/s)"
-        elif rates:
-            text += f" ({min(rates):,.0f} to {max(rates):,.0f} tokens/s each)"
-        waiting = sum(m.state is State.SPAWNING for m in self.members)
-        others = len(self.members) - len(ready) - waiting - sum(m.state is State.GIVEN_UP for m in self.members)
-        text += f", {others} starting" if others else ""
-        text += f", {waiting} waiting for a place" if waiting else ""
-        return text + (f", {counted(self.restarts, 'restart')}" if self.restarts else "")
-
 
 def at(member: Member) -> str:
     """ " on node-a"; empty where the place is not known."""
     return f" on {member.place}" if member.place else ""
-
-
-def _versions(facts: Any) -> str:
-    if isinstance(facts, dict):
-        return ", ".join(f"{name} {version}" for name, version in facts.items()) or "no vLLM"
-    return f"gatedeval {facts}"

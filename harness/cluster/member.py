@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.cluster.backend import Handle, Ref
-from harness.cluster.scheduler import Limit
+from harness.cluster.load import Limit
 
 
 class State(enum.Enum):

@@ -1,4 +1,4 @@
-"""Engines as Ray actors. Nothing else of the package imports Ray, and this does so when a cluster is connected.
+"""Engines as Ray actors. Ray is imported when a cluster is connected, not before (`harness.cluster.joining`).
 
 An engine within a node is one actor with all its GPUs: Ray gives an actor devices of one node. An engine that needs
 more GPUs than any node has gets a placement group, and vLLM's own Ray executor.
@@ -11,25 +11,21 @@ import importlib
 import importlib.util
 import os
 import re
-import signal
-import socket
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from harness.cluster import reaper
 from harness.cluster.backend import ActorLost, Handle, Ref, unwrapped
+from harness.cluster.joining import connect, import_ray, signals_kept
 from harness.cluster.worker import ENGINE
 from harness.config import EngineOptions
 from harness.config.cluster import ClusterOptions
 from harness.text import counted
 from harness.types import GatedevalError, first_line
 
-NO_RAY = "a cluster needs Ray, which is not installed here: pip install 'gatedeval[ray]', or leave --cluster out"
-_CONNECT_SECONDS = 5.0
 _CORES = 4  # of a CPU engine, where the config names neither engines nor cores
-_OBJECT_STORE = 1 << 30  # bytes of shared memory that a local Ray may use: batches of token ids pass through it
 _CALLS = 8  # at once per actor: a poll that waits, a call that starts or ends an engine, batches
 
 
@@ -44,7 +40,7 @@ class RayBackend:
 
     def __init__(self, cluster: ClusterOptions, options: EngineOptions, engine: str = ENGINE) -> None:
         self.cluster, self._engine = cluster, engine
-        self._ray = _import_ray()
+        self._ray = import_ray()
         self._handles: list[Any] = []
         self._groups: dict[int, Any] = {}  # slot -> its placement group
         self._places: dict[str, str] = {}
@@ -52,7 +48,7 @@ class RayBackend:
         if cluster.address == "local":
             self._reaper = reaper.start(os.getpid(), os.path.dirname(self._ray.__file__))
         try:
-            _connect(self._ray, cluster.address)
+            connect(self._ray, cluster.address)
             self.gpus = self._gpus_per_engine(options)
             self.spans = self.gpus > max(self._per_node("GPU"), default=0)
             self.cpus = self._cpus_per_engine()
@@ -156,6 +152,9 @@ class RayBackend:
 
     def wait(self, refs: Sequence[Ref], seconds: float) -> list[Ref]:
         """The calls that have ended."""
+        if not refs:
+            time.sleep(seconds)
+            return []
         ready, _ = self._ray.wait(list(refs), num_returns=1, timeout=seconds)
         if ready:
             ready, _ = self._ray.wait(list(refs), num_returns=len(refs), timeout=0)
@@ -194,7 +193,7 @@ class RayBackend:
         for group in self._groups.values():
             with contextlib.suppress(Exception):
                 self._ray.util.remove_placement_group(group)
-        with _signals_kept():
+        with signals_kept():
             self._ray.shutdown()
 
 
@@ -210,111 +209,3 @@ def _cause(text: str) -> str:
         if found := re.search(pattern, text):
             return found[0].strip()
     return first_line(RuntimeError(text))
-
-
-def check_address(address: str) -> None:
-    """Refuse what can be refused without Ray and without a network.
-
-    Raises:
-        GatedevalError: Ray is not installed, or `address` is no address.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise GatedevalError(NO_RAY)
-    host, _, port = address.rpartition(":")
-    if "://" in address:
-        raise GatedevalError(
-            f"--cluster {address}: give HOST:PORT, and start gatedeval on a node of the cluster; Ray's client (ray://)"
-            " has no shared memory for prompts"
-        )
-    if address not in ("auto", "local") and not (host and port.isdigit() and 0 < int(port) < 65536):
-        raise GatedevalError(f"--cluster {address}: write auto, local, none, or HOST:PORT such as 10.0.0.1:6379")
-
-
-def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default, 15, leaves engines on a CPU behind all else
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise GatedevalError(f"{NO_RAY} ({first_line(error)})") from error
-    return ray
-
-
-def _connect(ray: Any, address: str) -> None:
-    """Connect to the cluster at `address`; "local" starts one on this machine, which ends with this process.
-
-    Raises:
-        GatedevalError: there is none.
-    """
-    if ray.is_initialized():
-        raise GatedevalError("this process is connected to a Ray cluster already; call ray.shutdown() first")
-    common = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
-    if address == "local":
-        store = min(_OBJECT_STORE, _shared_memory() // 2)
-        more: dict[str, Any] = {"include_dashboard": False, "object_store_memory": max(store, 80 * 2**20)}
-    else:
-        more = {}
-        if address != "auto":
-            _check_reachable(address)
-    # Ray prints errors of its processes across the progress bars; the pool says in a line what matters. The name
-    # is none of Ray's documented ones: without it the lines appear.
-    if hasattr(ray._private.worker, "print_to_stdstream"):
-        ray._private.worker.print_to_stdstream = lambda *arguments, **more: None
-    with _signals_kept():
-        try:
-            ray.init(address, **common, **more)
-        except (ConnectionError, ValueError, RuntimeError, OSError, TimeoutError) as error:
-            with contextlib.suppress(Exception):
-                ray.shutdown()
-            if address == "auto":
-                raise GatedevalError(
-                    "--cluster auto: no Ray cluster runs on this machine, and RAY_ADDRESS names none; start one with"
-                    " `ray start --head`, or use --cluster local"
-                ) from error
-            raise GatedevalError(f"--cluster {address}: cannot connect to Ray: {first_line(error)}") from error
-
-
-def _check_reachable(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS) as connection:
-            if os.environ.get("RAY_USE_TLS") != "1":
-                _check_grpc(connection)
-    except (OSError, OverflowError) as error:
-        raise GatedevalError(
-            f"--cluster {address}: no Ray cluster answers there ({first_line(error)}); `ray status` on its head node"
-            " says where it is"
-        ) from error
-
-
-def _check_grpc(connection: socket.socket) -> None:
-    """Raise OSError where the other side does not speak Ray's protocol, gRPC: Ray itself would try for minutes.
-
-    HTTP/2 (RFC 9113, section 3.4): both sides begin with a SETTINGS frame, whose type, 4, is in its fourth byte.
-    """
-    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
-    if connection.recv(9)[3:4] != b"\4":
-        raise OSError("what listens there is no Ray")
-
-
-def _shared_memory() -> int:
-    """Bytes that are free where Ray keeps its objects."""
-    try:
-        facts = os.statvfs("/dev/shm")
-    except OSError:
-        facts = os.statvfs(tempfile.gettempdir())
-    return facts.f_bavail * facts.f_frsize
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Within this, Ray may install its handlers of signals; afterwards ours are back (`harness.run.signals`)."""
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {s: signal.getsignal(s) for s in names}
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):  # not the main thread: then Ray has installed none either
-            for s, handler in before.items():
-                signal.signal(s, handler)

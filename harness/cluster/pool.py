@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cluster.affinity import Beginnings
-from harness.cluster.backend import Backend
-from harness.cluster.costs import CostModel
+from harness.cluster.backend import ActorLost, Backend
 from harness.cluster.fleet import STARTS, TICK, Fleet, at
+from harness.cluster.load import Work
 from harness.cluster.member import Member, State
-from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler, Work
+from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler
 from harness.cluster.wire import pack, unpack_answer
 from harness.config import ContextSetting, EngineOptions, Model
+from harness.cost.requests import RequestCosts
 from harness.engine.requests import Answer, Completion, EngineError, Failure, Prompt, Question
 from harness.text import counted
 from harness.types import GatedevalError
+
+if TYPE_CHECKING:
+    from harness.probe.plan import ProbePlan
+    from harness.probe.results import ProbeResult
 
 AHEAD_TOKENS, MOST_AHEAD_TOKENS = 4_000_000, 64_000_000
 """Prompt tokens that wait here for an engine, at least and at most; 4 bytes each."""
@@ -31,7 +36,8 @@ _numbers = itertools.count()  # of requests: a late answer to a stream that has 
 class Pool(Fleet):
     """The engines of one model as one. Its interface is that of `harness.run.session.RunEngine`.
 
-    `costs`: of the model's requests. The other arguments, and the errors, are those of `Fleet`.
+    `costs`: of the model's requests; None: in proportion to tokens. The other arguments, and the errors, are those of
+    `Fleet`.
     """
 
     def __init__(
@@ -41,10 +47,10 @@ class Pool(Fleet):
         contexts: Sequence[ContextSetting],
         options: EngineOptions,
         *,
-        costs: CostModel = CostModel(),  # noqa: B008 - frozen
+        costs: RequestCosts | None = None,
         **more: Any,
     ) -> None:
-        self.costs = costs
+        self.costs = costs or RequestCosts()
         self.scheduler = Scheduler()
         self._stale: set[str] = set()  # engines that were told to forget a request which may run
         self._requests: dict[int, Prompt | Question] = {}  # of the present stream
@@ -78,6 +84,28 @@ class Pool(Fleet):
             yield from self._outgoing()
         finally:
             self._end_stream()
+
+    @property
+    def eager(self) -> bool:
+        """Whether the engines run eagerly, so that they can be probed."""
+        return all(m.started["eager"] for m in self.members if m.engine_runs)
+
+    def probe(self, plan: ProbePlan) -> ProbeResult:
+        """Measure one text in the first engine that is ready (see `harness.engine.probing.probe`).
+
+        Raises:
+            GatedevalError, EngineError: as `probe` raises them; or the engine died.
+        """
+        self.self_check()
+        member = next(m for m in self.members if m.state is State.READY)
+        call = self.backend.call(member.handle, "probe", plan)
+        while not self.backend.wait([call], TICK):
+            pass
+        try:
+            result: ProbeResult = self.backend.result(call)
+        except ActorLost as error:
+            raise EngineError(f"{member.name}{at(member)} died: {error}") from error
+        return result
 
     def _take(self, source: Iterator[Prompt | Question | None], beginnings: Beginnings) -> bool:
         """Let requests wait while there is room; whether the next one was ready when it was asked for."""

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from collections import Counter, deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+
+from harness.cluster.copies import copies_for
+from harness.cluster.load import EngineLoad, Finished, Group, Limit, Work
 
 SUSPECT_DEATHS = 3
 """A request that was in flight when so many engines died runs alone from then on."""
@@ -29,62 +30,6 @@ _AT_LEAST = 4
 """Requests that an engine may hold whatever its share: one at a time would leave a GPU idle between two answers."""
 _WARM = 256
 """Groups per engine whose beginning is taken to be in its cache."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """One request. `cost`: in any unit. `tokens`: of its prompt. `group`: requests of a group begin alike.
-
-    `shared`: the cost of the group's common beginning, which an engine that joins the group computes once more.
-    """
-
-    key: Hashable
-    cost: float
-    tokens: int = 1
-    group: Hashable = None
-    shared: float = 0.0
-
-
-@dataclass(frozen=True)
-class Limit:
-    """What an engine holds at most. Another request is given while both counts are below them."""
-
-    requests: int = 512
-    tokens: int = 8_000_000
-
-
-@dataclass(frozen=True)
-class Finished:
-    """`first`: no other engine has answered this request. `cancel`: engines that still have it."""
-
-    first: bool
-    cancel: tuple[str, ...] = ()
-
-
-@dataclass
-class _Group:
-    waiting: deque[Work] = field(default_factory=deque)
-    cost: float = 0.0  # of all that wait
-    owners: set[str] = field(default_factory=set)
-
-
-@dataclass
-class _Engine:
-    limit: Limit
-    held: dict[Hashable, Work] = field(default_factory=dict)  # in the order in which they were given
-    tokens: int = 0
-    cost: float = 0.0
-    warm: dict[Hashable, None] = field(default_factory=dict)  # groups, the one used last at the end
-    alone: bool = False  # it runs suspects, and nothing else
-    done: float = 0.0  # cost of what it has answered
-    busy_since: float | None = None
-    busy: float = 0.0  # seconds with work
-    progress: float = 0.0  # when it was last given work while idle, or last answered
-
-    def rate(self, now: float) -> float | None:
-        """Cost per second; None before its first answer."""
-        busy = self.busy + (now - self.busy_since if self.busy_since is not None else 0.0)
-        return self.done / busy if self.done and busy > 0 else None
 
 
 class Scheduler:
@@ -97,10 +42,10 @@ class Scheduler:
         self.ended = False
         self.deaths: Counter[Hashable] = Counter()
         self.copies = 0  # requests that were given to a second engine
-        self._groups: dict[Hashable, _Group] = {}
+        self._groups: dict[Hashable, Group] = {}
         self._untouched: list[tuple[float, int, Hashable]] = []  # a heap of groups that no engine has begun
         self._begun: dict[Hashable, None] = {}  # groups that engines have begun and of which requests wait
-        self._engines: dict[str, _Engine] = {}
+        self._engines: dict[str, EngineLoad] = {}
         self._holders: dict[Hashable, list[str]] = {}
         self._suspects: deque[list[Work]] = deque()
         self._count = itertools.count()
@@ -131,7 +76,7 @@ class Scheduler:
         self._wait(work)
 
     def _wait(self, work: Work, *, front: bool = False) -> None:
-        group = self._groups.setdefault(work.group, _Group())
+        group = self._groups.setdefault(work.group, Group())
         if not group.waiting and not group.owners:
             heapq.heappush(self._untouched, (-work.cost, next(self._count), work.group))
         (group.waiting.appendleft if front else group.waiting.append)(work)
@@ -155,7 +100,7 @@ class Scheduler:
     def join(self, engine: str, limit: Limit, now: float) -> None:
         """A new engine, with a name that no present one has."""
         assert engine not in self._engines, engine
-        self._engines[engine] = _Engine(limit, progress=now)
+        self._engines[engine] = EngineLoad(limit, progress=now)
 
     def leave(self, engine: str, *, died: bool) -> list[Work]:
         """An engine is gone. What only it had waits again, in front.
@@ -200,7 +145,7 @@ class Scheduler:
             self._release(self._engines[name], key, now, done=name == engine)
         return Finished(True, tuple(name for name in holders if name != engine))
 
-    def _release(self, engine: _Engine, key: Hashable, now: float, *, done: bool) -> None:
+    def _release(self, engine: EngineLoad, key: Hashable, now: float, *, done: bool) -> None:
         work = engine.held.pop(key)
         engine.tokens -= work.tokens
         engine.cost -= work.cost
@@ -235,13 +180,13 @@ class Scheduler:
                 self._give(engine, state, work, now)
             state.alone = True
         if not state.held and not self._waiting and self.ended:
-            batch = self._copies_for(state, now)
+            batch = copies_for(state, self._engines.values(), self._may_copy, now)
             for work in batch:
                 self._give(engine, state, work, now)
             self.copies += len(batch)
         return batch
 
-    def _has_room(self, state: _Engine) -> bool:
+    def _has_room(self, state: EngineLoad) -> bool:
         if not state.held:
             return True
         if len(state.held) >= state.limit.requests or state.tokens >= state.limit.tokens:
@@ -250,7 +195,7 @@ class Scheduler:
             return True
         return state.cost < _SHARE * self._cost / len(self._engines)
 
-    def _give(self, name: str, state: _Engine, work: Work, now: float) -> None:
+    def _give(self, name: str, state: EngineLoad, work: Work, now: float) -> None:
         if not state.held:
             state.busy_since = state.progress = now
         state.held[work.key] = work
@@ -259,11 +204,11 @@ class Scheduler:
         self._holders.setdefault(work.key, []).append(name)
         self._own(name, state, work.group)
 
-    def _own(self, name: str, state: _Engine, key: Hashable) -> None:
+    def _own(self, name: str, state: EngineLoad, key: Hashable) -> None:
         """The group's beginning is in the engine's cache from now on, and the group used longest ago no longer."""
         state.warm.pop(key, None)
         state.warm[key] = None
-        group = self._groups.setdefault(key, _Group())
+        group = self._groups.setdefault(key, Group())
         group.owners.add(name)
         if group.waiting:
             self._begun[key] = None
@@ -282,7 +227,7 @@ class Scheduler:
             else:
                 del self._groups[key]
 
-    def _pick(self, name: str, state: _Engine) -> Work | None:
+    def _pick(self, name: str, state: EngineLoad) -> Work | None:
         if not self._waiting:
             return None
         last = next(reversed(state.warm), None)
@@ -314,39 +259,6 @@ class Scheduler:
         self._tokens -= work.tokens
         return work
 
-    def _copies_for(self, idle: _Engine, now: float) -> list[Work]:
-        """Half of what the engine that will end last still has, taken from its end; each request is copied once."""
-        own = idle.rate(now)
-        slowest: tuple[float, _Engine] | None = None
-        for state in self._engines.values():
-            if state.held and not state.alone:
-                left = _seconds_left(state, state.rate(now) or own, now)
-                if slowest is None or left > slowest[0]:
-                    slowest = left, state
-        if slowest is None:
-            return []
-        left, state = slowest
-        copies: list[Work] = []
-        cost = 0.0
-        for work in reversed(state.held.values()):
-            if len(self._holders[work.key]) > 1 or self.deaths[work.key] >= SUSPECT_DEATHS:
-                continue
-            # worth it where this engine would be done with it before the other one
-            if own is not None and (cost + work.cost) / own >= left:
-                break
-            if copies and cost + work.cost > state.cost / 2:
-                break
-            if len(copies) >= idle.limit.requests:
-                break
-            copies.append(work)
-            cost += work.cost
-        copies.reverse()
-        return copies
-
-
-def _seconds_left(engine: _Engine, rate: float | None, now: float) -> float:
-    """Seconds until an engine will have answered all that it has; infinite where it is overdue, or nothing is known."""
-    if rate is None:
-        return math.inf
-    whole, idle = engine.cost / rate, now - engine.progress
-    return math.inf if idle > 2 * whole else max(0.0, whole - idle)
+    def _may_copy(self, work: Work) -> bool:
+        """Each request is copied once; one that may kill engines is not."""
+        return len(self._holders[work.key]) == 1 and self.deaths[work.key] < SUSPECT_DEATHS

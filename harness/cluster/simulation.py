@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from harness.cluster.scheduler import Limit, Scheduler, Work
+from harness.cluster.load import Limit, Work
+from harness.cluster.scheduler import Scheduler
 
 _LIMIT = Limit(512, 2_000_000)
 

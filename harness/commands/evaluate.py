@@ -31,11 +31,12 @@ from harness.commands.options import (
 from harness.types import GatedevalError
 
 if TYPE_CHECKING:
+    from harness.cluster.connection import Cluster
     from harness.config import Config
     from harness.run.budget import Budget
+    from harness.run.costs import Costs
     from harness.run.plan import Plan
     from harness.run.progress import Progress
-    from harness.run.session import EngineFactory
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The configs that come with the project."""
@@ -121,9 +122,10 @@ def plan(
     show(built, path, sys.stdout)
     built.check()
     if loaded.cluster is not None:
+        from harness.run.costs import Costs, results_of
         from harness.run.plan_cluster import render_cluster
 
-        print(render_cluster(built, loaded.cluster))
+        print(render_cluster(Costs(built, results_of(path, built)), loaded.cluster))
     if loaded.probe is not None:
         from harness.run.probe_plan import plan_probes
 
@@ -277,7 +279,7 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
         logging.getLogger("gatedeval").setLevel(logging.ERROR)
     again = shlex.join(["gatedeval", *sys.argv[1:]])
     if config.cluster is not None:
-        from harness.cluster.on_ray import check_address
+        from harness.cluster.joining import check_address
 
         check_address(config.cluster.address)  # told before the plan is made
     try:
@@ -289,10 +291,8 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
             probes = plan_probes(plan, config.probe) if config.probe is not None else None
             costs = Costs(plan, results_of(path, plan))
             progress = Progress(plan, quiet=quiet, costs=costs)
-            with _cluster(plan, progress) as start:
-                state, tally = run_plan(
-                    plan, path, progress=progress, engine_factory=start, probes=probes, costs=costs
-                )
+            with _cluster(plan, progress, costs) as cluster:
+                state, tally = run_plan(plan, path, progress=progress, cluster=cluster, probes=probes, costs=costs)
     except Stopped as stopped:
         print(interruption_message(path, stopped.name, again), file=sys.stderr)
         sys.exit(stopped.code)
@@ -310,8 +310,8 @@ def evaluate(config: Config, path: Path, quiet: bool, budget: Budget | None = No
 
 
 @contextlib.contextmanager
-def _cluster(plan: Plan, progress: Progress) -> Iterator[EngineFactory | None]:
-    """What starts a model's engines on the config's cluster; None without one. At the end nothing runs there."""
+def _cluster(plan: Plan, progress: Progress, costs: Costs) -> Iterator[Cluster | None]:
+    """The config's cluster; None without one. At the end nothing of the run is left there."""
     options = plan.config.cluster
     if options is None:
         yield None
@@ -319,9 +319,10 @@ def _cluster(plan: Plan, progress: Progress) -> Iterator[EngineFactory | None]:
     from harness.cluster.connection import Cluster, on_ray
 
     models = [(planned.model, planned.checkpoint) for planned in plan.models.values()]
-    with Cluster(on_ray(options, plan.config.engine), models, say=progress.say) as cluster:
+    requests = {label: costs.requests(label) for label in plan.models}
+    with Cluster(on_ray(options, plan.config.engine), models, costs=requests, say=progress.say) as cluster:
         progress.engines = cluster.standing
-        yield cluster.start
+        yield cluster
 
 
 def one_engine(config: Config) -> None:

@@ -11,6 +11,6 @@ class ClusterOptions(Entry):
     """No answer depends on these: they are in no hash, and a run may change them from session to session."""
 
     address: Text = Field(default="local", pattern=r"^\S+$")  # auto, local, or HOST:PORT
-    engines: Positive | None = None  # of each model; None: as many as there is room for
+    engines: Positive | None = None  # in all, which the models share; None: as many as there is room for
     gpus: Natural | None = None  # per engine; None: tensor x pipeline parallel where the cluster has GPUs
     cpus: Positive | None = None  # cores per engine; None: all of a node's, shared by its engines

@@ -14,6 +14,7 @@ from typing import Any
 from harness.cost.devices import Devices, batched_tokens
 from harness.cost.known import Known, Records
 from harness.cost.memory import Memory
+from harness.cost.requests import RequestCosts
 from harness.cost.speed import Speed, first_guess, fit
 from harness.cost.work import Work, expected_work
 from harness.engine.precision import gpu_is_used, running_dtype
@@ -94,16 +95,20 @@ class Costs:
     def work(self, cell: Cell, samples: int) -> Work:
         """The work of so many samples of a cell."""
         memory, load = self.memory(cell), self.plan.loads[cell]
-        of_setting = sum(n for c, n in self.plan.cells.items() if (c.model, c.context) == (cell.model, cell.context))
         return expected_work(
             load,
             memory.kv if memory else None,
             samples=samples,
             answer=self.answer(cell),
-            together=self.together(cell, max(1, min(of_setting, 10 * samples))),
+            together=self.together(cell, self._beside(cell, samples)),
             batch=self.batch(),
             block=memory.split.block_size if memory and self.plan.config.engine.prefix_caching else None,
         )
+
+    def _beside(self, cell: Cell, samples: int) -> int:
+        """Samples that an engine may work on at once, where so many of a cell are to be answered beside others."""
+        of_setting = sum(n for c, n in self.plan.cells.items() if (c.model, c.context) == (cell.model, cell.context))
+        return max(1, min(of_setting, 10 * samples))
 
     def seconds(self, cell: Cell, samples: int) -> float:
         """The time of so many samples of a cell. Only its proportion to others means something unless `measured`."""
@@ -113,6 +118,21 @@ class Costs:
         """Cell -> the time of one of its samples; in seconds where `measured`, else in proportion alone."""
         speeds = {label: cost.speed if self.measured else cost.guess for label, cost in self.models.items()}
         return {cell: speeds[cell.model].seconds(self.work(cell, n)) / n for cell, n in self.plan.cells.items() if n}
+
+    def requests(self, label: str) -> RequestCosts:
+        """What single requests of a model take, by the same speed."""
+        cells = [cell for cell, n in self.plan.cells.items() if cell.model == label and n]
+        most = sum(self.plan.loads[cell].answer for cell in cells)
+        of_model = [m for (name, _), m in self.plan.memory.items() if name == label]
+        memory = max(of_model, key=lambda m: m.max_length, default=None)  # an engine starts with its longest setting
+        many = max((self._beside(cell, self.plan.cells[cell]) for cell in cells), default=1)
+        return RequestCosts(
+            self.models[label].speed,
+            memory.kv if memory else None,
+            answers=sum(map(self.answer, cells)) / most if most else 1.0,
+            together=(lambda tokens: memory.together(tokens, many)) if memory else None,
+            batch=self.batch(),
+        )
 
     def engines(self, label: str, settings: int) -> int:
         """Engine starts of a model with cells under so many settings."""

@@ -29,6 +29,7 @@ class Estimate:
     def count(self, planned: float, sent: int) -> None:
         """One sample was answered: its work as planned, and all its tokens as they were."""
         now = self._clock()
+        self._begun = None  # another model's engine answers while one starts: the time is one of answering
         self._worked += now - self._last
         self._planned += planned
         self._sent += sent
@@ -40,16 +41,24 @@ class Estimate:
         self._last = self._clock()
 
     def start_begins(self) -> None:
-        """An engine starts."""
-        self._begun = self._clock()
+        """An engine starts. Of several that start at once, the first one counts."""
+        if self._begun is None:
+            self._begun = self._clock()
 
     def start_ends(self) -> float:
-        """The engine is there, or failed. Returns the seconds that it took."""
+        """The engine is there, or failed. Returns the seconds that it took; 0 where others have answered meanwhile."""
+        if self._begun is None:
+            return 0.0
         now = self._clock()
-        took = 0.0 if self._begun is None else now - self._begun
+        took = now - self._begun
         self._started.append(took)
         self._begun, self._last = None, now
         return took
+
+    @property
+    def starting(self) -> bool:
+        """Whether an engine starts, and none answers."""
+        return self._begun is not None
 
     def starting_for(self) -> float:
         """Seconds since the start that goes on began; 0 where none goes on."""

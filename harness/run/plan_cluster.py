@@ -4,44 +4,53 @@ from __future__ import annotations
 
 import os
 
-from harness.cluster.costs import CostModel
+from harness.cluster.shares import AT_ONCE, divide, usable
 from harness.config.cluster import ClusterOptions
+from harness.run.costs import Costs
 from harness.run.hardware import gpu_names
-from harness.run.plan import Plan
 from harness.text import align, counted
 from harness.types import Cell
 
 
-def render_cluster(plan: Plan, options: ClusterOptions) -> str:
-    """A line about the engines, and per model how its requests spread over them.
+def render_cluster(costs: Costs, options: ClusterOptions) -> str:
+    """A line about the engines, and per model how many it gets and how its requests spread over them.
 
-    Where the number of engines is known only to the cluster, the plan says what one engine takes.
+    Where the number of engines is known only to the cluster, the plan says how many each model can use.
     """
+    plan, weights = costs.plan, costs.weights()
     parallel = plan.config.engine.tensor_parallel_size * plan.config.engine.pipeline_parallel_size
-    engines = options.engines or _engines_here(options, parallel)
+    known = options.engines or _engines_here(options, parallel)
     size = counted(parallel, "GPU") if options.gpus != 0 else counted(options.cpus or 1, "core")
+    of_model = {label: [c for c in plan.cells if c.model == label and plan.cells[c]] for label in plan.models}
+    work = {label: sum(weights[c] * plan.cells[c] for c in cells) for label, cells in of_model.items()}
+    most = {label: _usable(costs, cells, weights, work[label]) for label, cells in of_model.items()}
     head = f"cluster {options.address}: "
-    if engines is None:
-        head += f"as many engines of {size} as it has room for"
-        engines = 1
+    if known is None:
+        head += f"as many engines of {size} as it has room for; the models share them by their work"
     else:
-        head += f"{counted(engines, 'engine')} ({size} each where the cluster has GPUs)"
-    lines = [f"{head}; all of them answer one model after the other"]
-    costs = {cell: _cost(plan, cell) for cell in plan.cells}
-    total = sum(costs.values()) or 1.0
-    rows = [("model", "engines", "requests", "per engine", "share of the work", "longest request")]
-    for label in plan.models:
-        cells = [cell for cell in plan.cells if cell.model == label]
+        at_once = min(AT_ONCE, known, len(work))
+        head += f"{counted(known, 'engine')} ({size} each where the cluster has GPUs)"
+        head += f"; {counted(at_once, 'model')} at once" if len(work) > 1 else ""
+        head += ", the next one takes the engines of one that has ended" if at_once < len(work) else ""
+    first = dict(list(work.items())[: min(AT_ONCE, known or AT_ONCE)])
+    given = divide(known, first, most) if known is not None else {}
+    total = sum(work.values()) or 1.0
+    rows = [("model", "engines", "at most", "requests", "per engine", "share of the work", "longest request")]
+    for label, cells in of_model.items():
         requests = sum(plan.cells[cell] for cell in cells)
-        used = min(engines, requests)
-        work = sum(costs[cell] for cell in cells)
-        longest = max((costs[cell] / plan.cells[cell] for cell in cells if plan.cells[cell]), default=0.0)
-        part = longest / (work / used) if work else 0.0
+        engines = given.get(label, 1)
+        longest = max((weights[cell] for cell in cells), default=0.0)
+        part = longest / (work[label] / engines) if work[label] else 0.0
         rows.append(
-            (label, f"{used}", f"{requests:,}", f"{requests // max(1, used):,}", f"{work / total:.0%}",
-             f"{part:.2%} of an engine's work")
+            (label, f"{engines}" if known is not None else "-", f"{most[label]:,}", f"{requests:,}",
+             f"{requests // engines:,}", f"{work[label] / total:.0%}", f"{part:.2%} of an engine's work")
         )  # fmt: skip
-    return "\n".join([*lines, *align(rows, right=range(1, 5), rule=True)])
+    return "\n".join([head, *align(rows, right=range(1, 6), rule=True)])
+
+
+def _usable(costs: Costs, cells: list[Cell], weights: dict[Cell, float], work: float) -> int:
+    longest = max((weights[cell] for cell in cells), default=0.0)
+    return usable(work, longest, sum(costs.plan.cells[cell] for cell in cells))
 
 
 def _engines_here(options: ClusterOptions, parallel: int) -> int | None:
@@ -51,11 +60,3 @@ def _engines_here(options: ClusterOptions, parallel: int) -> int | None:
     if options.gpus != 0 and (gpus := len(gpu_names())):
         return max(1, gpus // parallel)
     return max(1, (os.cpu_count() or 1) // (options.cpus or 4))
-
-
-def _cost(plan: Plan, cell: Cell) -> float:
-    """What the prompts of a cell cost (see `harness.cluster.costs`)."""
-    checkpoint, samples = plan.models[cell.model].checkpoint, plan.cells[cell]
-    if not samples:
-        return 0.0
-    return samples * CostModel.of(checkpoint.parameters, checkpoint.config).prompt(round(plan.tokens[cell] / samples))

@@ -28,6 +28,7 @@ from harness.run.producing import Assignment, CellFailed, CellFinished, Event, p
 
 AHEAD = 4_000_000
 """Prompt tokens that the parent holds at most, 4 bytes each. The child holds one window of `harness.run.order` more."""
+_TICK = 0.25  # seconds of a wait in which other threads work
 _ROOT = str(Path(__file__).resolve().parents[2])  # the child must find this `harness`, whatever else is on the path
 _COMMAND = "import sys; sys.path[:] = {path!r}; from harness.run.producer import main; main({incoming}, {outgoing})"
 
@@ -39,11 +40,18 @@ class ProducerError(RuntimeError):
 class Prefetcher:
     """Produces the samples of a plan's cells in one process, which starts with the first assignment.
 
-    `ahead`: prompt tokens that may wait here for the engine.
+    `ahead`: prompt tokens that may wait here for the engine. `waiting`: a context in which the next event is waited
+    for, a quarter of a second at a time (`harness.run.at_once`); None: nothing else goes on in this process.
     """
 
-    def __init__(self, plan: Plan, *, ahead: int = AHEAD) -> None:
-        self.plan, self.ahead = plan, ahead
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        ahead: int = AHEAD,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+    ) -> None:
+        self.plan, self.ahead, self._waiting = plan, ahead, waiting
         self._process: _ProducerProcess | None = None
         self._assignment: Assignment | None = None  # what the process works on
 
@@ -77,7 +85,7 @@ class Prefetcher:
         try:
             process = self._process_for(assignment)
             while not finished:
-                message = process.take(wait=not busy())
+                message = self._take(process, wait=not busy())
                 match message:
                     case AssignmentFinished():
                         finished = True
@@ -104,6 +112,15 @@ class Prefetcher:
                 self._assignment = None
             else:  # nobody needs what the process still produces
                 self.close()
+
+    def _take(self, process: _ProducerProcess, *, wait: bool) -> Any:
+        if self._waiting is None or not wait:
+            return process.take(wait=wait)
+        message = None
+        while message is None:
+            with self._waiting():
+                message = process.take(wait=True, seconds=_TICK)
+        return message
 
     def close(self) -> str:
         """Stop the process, if one runs; returns how it ended. The next assignment starts a new one."""
@@ -152,11 +169,11 @@ class _ProducerProcess:
         with contextlib.suppress(BrokenPipeError):
             self._outgoing.send(message)
 
-    def take(self, wait: bool) -> Any:
-        """The next message; None where none is there and `wait` is false."""
+    def take(self, wait: bool, seconds: float | None = None) -> Any:
+        """The next message; None where none is there and `wait` is false, or after so many `seconds`."""
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: self._messages)
+                self._changed.wait_for(lambda: self._messages, timeout=seconds)
             if not self._messages:
                 return None
             message = self._messages.popleft()

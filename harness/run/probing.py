@@ -14,15 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from harness.cluster.pool import Pool
 from harness.config import ContextSetting
 from harness.config.probing import ProbeOptions
 from harness.engine.engine import Engine
 from harness.engine.probing import probe
 from harness.engine.requests import EngineError
+from harness.probe.plan import ProbePlan
 from harness.probe.results import ProbeResult
 from harness.run.plan import Plan
 from harness.run.probe_plan import PlannedProbe
-from harness.run.session import LiveEngine
+from harness.run.session import EngineFactory, LiveEngine, RunEngine
 from harness.store.probes import Probes
 from harness.text import counted
 
@@ -32,6 +34,7 @@ class Probing:
     own.
 
     `path`: the run directory, whose lock the caller holds. `say`: prints a line of progress. `warn`: prints a failure.
+    `engine_factory`: starts an engine of a probe's own; None: `Engine`, in this process.
     After a probe that fails, the other models' go on.
     """
 
@@ -44,13 +47,13 @@ class Probing:
         *,
         say: Callable[[str], None] = lambda line: None,
         warn: Callable[[str], None] | None = None,
-        engine_factory: Callable[..., Engine] | None = None,
+        engine_factory: EngineFactory | None = None,
     ) -> None:
         self.plan, self.options, self.probes = plan, options, tuple(probes)
         self.say, self.warn = say, warn or _to_stderr
         self.failed: set[str] = set()  # labels of models
         self.made = 0
-        self._factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+        self._factory: EngineFactory = engine_factory or functools.partial(Engine, log=path / "engine.log")
         self._store = Probes(path)
         stored = self._store.hashes()
         self._pending = [p for p in self.probes if p.hash not in stored]
@@ -67,7 +70,7 @@ class Probing:
         have: `rest` makes these probes in another engine.
         """
         mine, engine = self.pending(live.label), live.engine
-        if not mine or not isinstance(engine, Engine) or not engine.arguments["enforce_eager"]:
+        if not mine or engine is None or not _is_eager(engine):
             return
         if all(p.setting in live.settings and engine.can_switch_to(p.setting) for p in mine):
             self._make(live, mine)
@@ -88,7 +91,7 @@ class Probing:
         model = self.plan.models[label].model
         options = self.plan.config.engine.model_copy(update={"enforce_eager": True})
 
-        def start(settings: Sequence[ContextSetting]) -> Engine:
+        def start(settings: Sequence[ContextSetting]) -> RunEngine:
             self.say(f"{label}: starting vLLM for the probe")
             return self._factory(model, settings, options)
 
@@ -99,10 +102,9 @@ class Probing:
         try:
             for setting in dict.fromkeys(p.setting for p in probes):
                 engine = live.under(setting)
-                assert isinstance(engine, Engine)
                 for planned in (p for p in probes if p.setting == setting):
-                    maps = probe(engine, planned.maps) if planned.maps else None
-                    result = probe(engine, planned.plan)
+                    maps = _probe(engine, planned.maps) if planned.maps else None
+                    result = _probe(engine, planned.plan)
                     self._store.add(*_stored(self.plan, self.options, planned, result, maps))
                     self._pending.remove(planned)
                     self.made += 1
@@ -110,6 +112,21 @@ class Probing:
         except EngineError as error:
             self.failed.add(live.label)
             self.warn(f"probe of {live.label} failed: {error}")
+
+
+def _is_eager(engine: RunEngine) -> bool:
+    """Whether `engine` can be probed; a stand-in of a test cannot."""
+    if isinstance(engine, Pool):
+        return engine.eager
+    return isinstance(engine, Engine) and bool(engine.arguments["enforce_eager"])
+
+
+def _probe(engine: RunEngine, plan: ProbePlan) -> ProbeResult:
+    """Measure one text: in this process's engine, or in one of a cluster's."""
+    if isinstance(engine, Pool):
+        return engine.probe(plan)
+    assert isinstance(engine, Engine)
+    return probe(engine, plan)
 
 
 def _to_stderr(line: str) -> None:

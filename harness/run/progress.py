@@ -78,7 +78,7 @@ class Progress:
         self.plan_bar: tqdm | None = None
         self.cell_bar: tqdm | None = None
         self._shown: Cell | None = None  # the cell of the lower bar
-        self._starting: str | None = None  # the model whose engine is starting
+        self._starting: list[str] = []  # the models whose engines are starting
         self._started: set[str] = set()  # the models whose engine was started
         self._lock = threading.RLock()
         self._ended = threading.Event()
@@ -153,8 +153,9 @@ class Progress:
         """Within this, the engine of `model` starts: a line with a clock, and no time of it in the rate."""
         if self.plan_bar is None:
             self.say(f"{model}: starting vLLM")
+        since = self.clock()
         with self._lock:
-            self._starting = model
+            self._starting.append(model)
             self._started.add(model)
             self.estimate.start_begins()
         self._draw()
@@ -162,8 +163,9 @@ class Progress:
             yield
         finally:
             with self._lock:
-                self._starting = None
-                seconds = self.estimate.start_ends()
+                self._starting.remove(model)
+                seconds = self.clock() - since
+                self.estimate.start_ends()
         self.say(f"{model}: vLLM started in {duration(seconds)}")
 
     def enter(self, cell: Cell) -> None:
@@ -190,6 +192,14 @@ class Progress:
                     self._draw()
             else:
                 self._line()
+
+    def left(self, model: str, found: Mapping[Cell, int]) -> float:
+        """Work of `model` that is not done. `found`: samples that earlier sessions have left, which come again."""
+        return sum(
+            self.planned.get(cell, 0.0) * max(0, n - max(self.samples[cell], found.get(cell, 0)))
+            for cell, n in list(self.cells.items())
+            if cell.model == model
+        )
 
     def standing(self) -> str:
         """For example "120/240 samples, 5,310 tokens/s, about 12 min left"; without a rate at the start."""
@@ -230,8 +240,8 @@ class Progress:
         if self.quiet or now - self.last_line < _LINE_INTERVAL:
             return
         self.last_line = now
-        if self._starting is not None:
-            self.say(f"starting vLLM on {self._starting}, {duration(self.estimate.starting_for())}")
+        if self._starting and self.estimate.starting:
+            self.say(f"starting vLLM on {', '.join(self._starting)}, {duration(self.estimate.starting_for())}")
         else:
             share = min(1.0, self.done / (self.total or 1))
             self.say(f"{share:.0%} of the {self.unit}, {self.standing()}")
@@ -245,8 +255,8 @@ class Progress:
             self.plan_bar.unit = self.standing()
             whole = self.samples.total() >= self.count
             self.plan_bar.n = (self.total or 1) if whole else min(self.done, self.total or 1)
-            if self._starting is not None:
-                model = self._starting.replace("{", "{{").replace("}", "}}")  # tqdm formats the text
+            if self._starting and self.estimate.starting:
+                model = ", ".join(self._starting).replace("{", "{{").replace("}", "}}")  # tqdm formats the text
                 clock = duration(self.estimate.starting_for())
                 self.cell_bar.bar_format = f"starting vLLM on {model}, {clock}"
             elif (cell := self._shown) is not None:

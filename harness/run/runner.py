@@ -11,8 +11,10 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.cluster.connection import Cluster
 from harness.config import ContextSetting
 from harness.engine.engine import Engine
+from harness.run.at_once import AtOnce
 from harness.run.cost_log import CostLog
 from harness.run.costs import Costs, results_of
 from harness.run.manifest import manifest
@@ -39,6 +41,7 @@ def run(
     engine_factory: EngineFactory | None = None,
     probes: Sequence[PlannedProbe] | None = None,
     costs: Costs | None = None,
+    cluster: Cluster | None = None,
 ) -> tuple[str, Tally]:
     """Run `plan` into the run directory `path`, or resume the run that is there. Returns its state and a tally.
 
@@ -46,6 +49,8 @@ def run(
     samples. A probe that fails makes the run incomplete.
 
     `costs`: what the plan is predicted to take; None: from what the results folder tells.
+
+    `cluster`: whose engines answer, for several models at once (`harness.run.at_once`); it starts the engines.
 
     `engine_factory`: what starts an engine; a test can pass a class that answers without vLLM (see `RunEngine`). None:
     `Engine`, whose processes write to `engine.log` in the run directory.
@@ -57,7 +62,8 @@ def run(
     plan.date = recorded_date(path) or plan.date
     costs = costs or Costs(plan, results_of(path, plan))
     progress = progress or Progress(plan, costs=costs)
-    engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+    start = cluster.start if cluster is not None else functools.partial(Engine, log=path / "engine.log")
+    engine_factory = engine_factory or start
     rounds = RoundsPlan(plan)
     facts = manifest(plan)
     if probes is not None:
@@ -75,7 +81,15 @@ def run(
         cells = _CellsLeft(session, rounds)
         probing = None
         if probes is not None and plan.config.probe is not None:
-            probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
+            one = cluster.start_one if cluster is not None else None
+            probing = Probing(
+                plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn, engine_factory=one
+            )
+        if cluster is not None:  # afterwards no cells are left
+            waiting = functools.partial(Prefetcher, plan, waiting=cluster.turn.released)
+            with AtOnce(session, cluster, finished, waiting, _Engines) as at_once:
+                at_once.run(cells, lambda part, engines, label: _run_model(part, cells, engines, label, probing))
+            store.update_manifest(cost=session.costs.record(earlier))
         with _Engines(session) as engines:
             for label in plan.models:
                 _run_model(session, cells, engines, label, probing)
@@ -172,6 +186,11 @@ class _CellsLeft:
         self._planned(growing, lines)
         return bool(growing)
 
+    @property
+    def deciding(self) -> bool:
+        """Whether a decision between two models is open, so that both may have further rounds."""
+        return self._rounds.deciding
+
     def waiting(self, cells: Sequence[Cell], left: Sequence[Cell]) -> list[Cell]:
         """Of a setting whose engine was lost: the cells beside `left` whose rounds may go on."""
         failures = self._session.store.failures
@@ -185,8 +204,8 @@ class _CellsLeft:
         for model, setting in dict.fromkeys((cell.model, cell.context) for cell in growing):
             self.replace(model, setting, [c for c in growing if (c.model, c.context) == (model, setting)])
 
-    def prefetch_after(self, model: str, setting: str) -> None:
-        """Start to produce the samples of the next model and setting that has cells left.
+    def prefetch_after(self, session: Session, model: str, setting: str) -> None:
+        """Start to produce the samples of the next model and setting of `session` that has cells left.
 
         Not while rounds of this one may follow: their samples go on where the present ones end.
         """
@@ -194,8 +213,9 @@ class _CellsLeft:
             return
         keys = list(self._cells)
         following = keys[keys.index((model, setting)) + 1 :]
-        if key := next((k for k in following if self._cells[k]), None):
-            self._session.prefetcher.prefetch(self.assignment(*key))
+        mine = (k for k in following if self._cells[k] and session.model in (None, k[0]))
+        if key := next(mine, None):
+            session.prefetcher.prefetch(self.assignment(*key))
 
 
 def _run_model(session: Session, cells: _CellsLeft, engines: _Engines, label: str, probing: Probing | None) -> None:
@@ -239,7 +259,7 @@ def _run_settings(session: Session, cells: _CellsLeft, engine: LiveEngine) -> Se
         key = (engine.label, setting.label)
         going = True
         while going:
-            prefetch_next = functools.partial(cells.prefetch_after, *key)
+            prefetch_next = functools.partial(cells.prefetch_after, session, *key)
             assignment = cells.assignment(*key)
             end = SettingRun(session, engine, setting, assignment, prefetch_next).run()
             if end.ending is not Ending.DONE:

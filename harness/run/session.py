@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from harness.config import ContextSetting, EngineOptions, Model
@@ -77,6 +77,11 @@ class Tally:
     probes: int = 0
     stored_probes: int = 0
 
+    def add(self, other: Tally) -> None:
+        """Count what another part of the session did, too."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
 
 @dataclass
 class Session:
@@ -91,6 +96,7 @@ class Session:
     tally: Tally = field(default_factory=Tally)
     arithmetic: dict[str, str] = field(default_factory=dict)  # model label -> key of what its engine computes with
     engine_arithmetic: dict[tuple[str, str], str] = field(default_factory=dict)  # the same: (label, one of its engines)
+    model: str | None = None  # the one that this part of the session is about; None: all of them, in turn
 
     def fail(self, cell: Cell, error: str) -> None:
         """Record that `cell` failed, and why, in the run, in the tally and on the screen."""

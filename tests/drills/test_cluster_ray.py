@@ -23,7 +23,8 @@ import psutil
 import pytest
 
 from harness.cluster.connection import Cluster
-from harness.cluster.on_ray import RayBackend, check_address
+from harness.cluster.joining import check_address
+from harness.cluster.on_ray import RayBackend
 from harness.config import EngineOptions
 from harness.config.cluster import ClusterOptions
 from harness.run.plan import Plan
@@ -115,7 +116,7 @@ def killed_and_equal(address: str, models: Path, path: Path, kills: int, samples
     said: list[str] = []
     with Cluster(lambda: backend(address), models_of(made), say=said.append) as cluster:
         progress = Watched(made, dict.fromkeys(instants, kill))
-        state, tally = run(made, path / "there", progress=progress, engine_factory=cluster.start)
+        state, tally = run(made, path / "there", progress=progress, cluster=cluster)
         assert sum("died" in line for line in said) >= kills
     assert len(killed) == kills
     assert gone()
@@ -138,6 +139,22 @@ def test_five_kills_at_random_instants_cost_nothing_but_time(nodes: Any, models:
 
 
 @pytest.mark.slow
+def test_two_models_are_answered_at_once_by_two_nodes(nodes: Any, models: Path, tmp_path: Path) -> None:
+    made = plan(models, samples=20)
+    (models / "pace").write_text("0.05")
+    given: list[dict[str, int]] = []
+    with Cluster(lambda: backend(nodes.address, engines=2), models_of(made)) as cluster:
+        note = {n: lambda: given.append({name: s.given for name, s in cluster.shares.items()}) for n in (1, 40)}
+        state, _ = run(made, tmp_path / "there", progress=Watched(made, note), cluster=cluster)
+    assert state == "complete"
+    assert given == [{"baseline": 1, "headwise": 1}] * 2
+    (models / "pace").unlink()
+    run_here(made, tmp_path / "here")
+    assert content(tmp_path / "there") == content(tmp_path / "here")
+    assert gone()
+
+
+@pytest.mark.slow
 def test_a_node_goes_and_another_one_comes(nodes: Any, models: Path, tmp_path: Path) -> None:
     made = plan(models, samples=60)
     (models / "pace").write_text("0.05")
@@ -148,8 +165,8 @@ def test_a_node_goes_and_another_one_comes(nodes: Any, models: Path, tmp_path: P
     }
     with Cluster(lambda: backend(nodes.address), models_of(made)) as cluster:
         progress = Watched(made, changes)
-        state, tally = run(made, tmp_path / "there", progress=progress, engine_factory=cluster.start)
-        places = {member.info.get("node") for member in cluster.members}
+        state, tally = run(made, tmp_path / "there", progress=progress, cluster=cluster)
+        places = {member.info.get("node") for member in cluster.roster.everyone}
     assert not changes
     assert state == "complete"
     assert len(places) >= 2

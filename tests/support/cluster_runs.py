@@ -81,7 +81,7 @@ def run_here(made: Plan, path: Path) -> tuple[str, Tally]:
 
 def run_on(cluster: Cluster, made: Plan, path: Path) -> tuple[str, Tally]:
     """Run with the engines of a cluster."""
-    return run(made, path, progress=Progress(made, quiet=True), engine_factory=cluster.start)
+    return run(made, path, progress=Progress(made, quiet=True), cluster=cluster)
 
 
 def models_of(made: Plan) -> list[Any]:

@@ -105,7 +105,7 @@ def _chance(engine: list[Any], asked: list[Any]) -> random.Random:
 class InlineProducer:
     """In place of `harness.run.prefetching.Prefetcher`: produces samples in this process, when they are asked for."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, waiting: Any = None) -> None:
         self.plan = plan
 
     def __enter__(self) -> InlineProducer:

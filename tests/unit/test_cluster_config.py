@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harness.cluster.on_ray import check_address
+from harness.cluster.joining import check_address
 from harness.cluster.worker import EngineWorker
 from harness.commands.main import cli
 from harness.commands.options import with_cluster
 from harness.config import from_dict, load, to_dict
+from harness.cost.known import Records
+from harness.run.costs import Costs
 from harness.run.plan_cluster import render_cluster
 from harness.store import manifest as manifests
 from harness.types import GatedevalError
@@ -82,18 +84,23 @@ def test_only_a_cluster_imports_ray() -> None:
 
 def test_a_plan_shows_how_the_work_is_spread(tiny: Path) -> None:
     made = plan(tiny)
-    config = load(DEMO, [("cluster.engines", 5)])
-    text = render_cluster(made, config.cluster)  # type: ignore[arg-type]
+    costs = Costs(made, Records(tiny / "nothing"))
+    config = load(DEMO, [("cluster.engines", 6)])
+    text = render_cluster(costs, config.cluster)  # type: ignore[arg-type]
     head, _, _, *rows = text.splitlines()
-    assert head.startswith("cluster local: 5 engines")
+    assert head.startswith("cluster local: 6 engines")
+    assert head.endswith("; 2 models at once")  # of equal work
     requests = [sum(n for cell, n in made.cells.items() if cell.model == label) for label in made.models]
-    assert [row.split()[:4] for row in rows] == [
-        [label, "5", str(n), str(n // 5)] for label, n in zip(made.models, requests, strict=True)
+    assert [[*row.split()[:2], *row.split()[3:5]] for row in rows] == [
+        [label, "3", str(n), str(n // 3)] for label, n in zip(made.models, requests, strict=True)
     ]
-    assert sum(int(row.split()[4].rstrip("%")) for row in rows) in (99, 100, 101)
+    assert sum(int(row.split()[5].rstrip("%")) for row in rows) in (99, 100, 101)
+    few = load(DEMO, [("cluster.engines", 1)]).cluster
+    assert few is not None
+    assert "1 model at once, the next one takes the engines" in render_cluster(costs, few)
     elsewhere = load(DEMO, [("cluster.address", "head:6379")]).cluster
     assert elsewhere is not None
-    assert "as many engines of 1 GPU as it has room for" in render_cluster(made, elsewhere)
+    assert "as many engines of 1 GPU as it has room for" in render_cluster(costs, elsewhere)
 
 
 @pytest.mark.extended

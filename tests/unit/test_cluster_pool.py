@@ -13,10 +13,12 @@ import pytest
 
 from harness.cluster import pool as pools
 from harness.cluster.member import State
+from harness.cluster.node import description
 from harness.cluster.pool import Pool
+from harness.cluster.standing import standing
 from harness.cluster.wire import pack, unpack
-from harness.cluster.worker import description
 from harness.config import ContextSetting, EngineOptions, Model
+from harness.engine import probing
 from harness.engine.requests import Answer, Completion, EngineError, Failure, Prompt, Question, SelfCheckError
 from harness.types import GatedevalError
 from tests.support.pool_engine import DEADLY, REFUSED, SLOW, PoolEngine, expected
@@ -98,7 +100,7 @@ def test_an_engine_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled() -
     assert engines.restarts == 3
     assert len(backend.processes) == 5
     assert sum("died: signal 9" in line and "another one is started" in line for line in said) == 3
-    assert "3 restarts" in engines.standing()
+    assert "3 restarts" in standing([engines])
     assert sum("died" in entry for entry in engines.facts["engines"]) == 3
 
 
@@ -237,7 +239,7 @@ def test_processes_serve_one_model_after_the_other() -> None:
     engines = pool(backend)
     list(engines.answer(iter(prompts(10))))
     engines.close()
-    following = Pool(backend, Model(label="n", path="n"), [NATIVE], EngineOptions(), members=engines.members)
+    following = Pool(backend, Model(label="n", path="n"), [NATIVE], EngineOptions(), roster=engines.roster)
     answers = list(following.answer(iter(prompts(10))))
     assert texts(answers) == {p.key: expected(p) for p in prompts(10)}
     assert len(backend.processes) == 2
@@ -250,6 +252,25 @@ def test_a_stream_that_is_left_early_leaves_nothing_running() -> None:
     stream.close()  # type: ignore[attr-defined]
     answers = list(engines.answer(iter(prompts(10))))
     assert texts(answers) == {p.key: expected(p) for p in prompts(10)}
+
+
+def test_a_text_is_probed_in_one_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(engine: PoolEngine, plan: str) -> str:
+        if plan == "deadly":
+            backend.processes[0].die()
+        return f"{plan} under {engine.setting.label}"
+
+    monkeypatch.setattr(probing, "probe", measured)
+    backend = ThreadBackend(2)
+    engines = pool(backend)
+    assert not engines.eager
+    all_ready(engines)
+    engines.set_context(YARN)
+    assert engines.probe("text") == "text under YaRN"  # type: ignore[arg-type, comparison-overlap]
+    all_ready(engines)
+    with pytest.raises(EngineError, match=r"engine 1.* died: signal 9"):
+        engines.probe("deadly")  # type: ignore[arg-type]
+    assert len(list(engines.answer(prompts(5)))) == 5
 
 
 def test_prompts_are_taken_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.cluster.affinity import Beginnings
-from harness.cluster.costs import CostModel
-from harness.cluster.scheduler import SUSPECT_DEATHS, Limit, Scheduler, Work
+from harness.cluster.load import Limit, Work
+from harness.cluster.scheduler import SUSPECT_DEATHS, Scheduler
 from harness.cluster.simulation import Machines, Outcome, Simulation, naive_seconds
-from harness.engine.requests import Prompt
+from harness.cost.known import Records
+from harness.cost.requests import RequestCosts
+from harness.cost.speed import Speed
+from harness.engine.requests import Prompt, Question
+from harness.run.costs import Costs
+from tests.support.cluster_runs import plan
 
-COSTS = CostModel()
+COSTS = RequestCosts(Speed((0, 0, 1, 2 / 30_000, 4, 0, 0)))
+"""In prompt tokens. Attention over 30,000 tokens takes as long as all products with weights."""
 RATE = 50_000.0  # prompt tokens per second of a GPU with a model of about one billion parameters
 SUBJECTS, PER_SUBJECT, GSM8K = 57, 246, 1319
 SHARED_TASKS, TASKS = 8, 13
@@ -210,7 +218,7 @@ def test_an_engine_that_leaves_in_order_is_no_death() -> None:
 
 
 def test_requests_that_begin_alike_are_one_group_and_what_they_share_is_measured() -> None:
-    beginnings = Beginnings(CostModel(quadratic=1e12))
+    beginnings = Beginnings(RequestCosts())
     common = list(range(500))
     first, second, third = (beginnings.work(n, Prompt(n, [*common, n, n], 4)) for n in range(3))
     assert first.group == second.group == third.group
@@ -221,8 +229,19 @@ def test_requests_that_begin_alike_are_one_group_and_what_they_share_is_measured
     assert other.tokens == 501
 
 
+def test_requests_cost_what_the_plan_predicts(tiny: Path) -> None:
+    made = plan(tiny, samples=1, models=1)
+    costs = Costs(made, Records(tiny / "nothing"))
+    [label] = made.models
+    requests = costs.requests(label)
+    for cell in (cell for cell in made.cells if cell.context == "raised"):  # the longest, which engines start with
+        load = made.loads[cell]
+        asked = Prompt(cell.key, array("I", bytes(4 * round(load.tokens))), round(load.answer))
+        assert requests.request(asked) == pytest.approx(costs.seconds(cell, 1), rel=0.02)
+    question = Question("q", (((1, 2, 3), (4,)), ((1, 2, 3), (5,)), ((7,), (5,))))
+    assert requests.request(question) == pytest.approx(requests.prompt(3) + requests.prompt(1))
+
+
 def test_a_long_prompt_costs_more_per_token_than_a_short_one() -> None:
-    model = CostModel.of(1_700_000_000, {"num_hidden_layers": 28, "num_attention_heads": 16, "head_dim": 128})
-    assert model.quadratic == pytest.approx(29_646, rel=0.01)
-    assert model.prompt(131_072) > 4.5 * 131_072
-    assert model.prompt(1000) < 1.05 * 1000
+    assert COSTS.prompt(131_072) > 4.5 * 131_072
+    assert COSTS.prompt(1000) < 1.05 * 1000

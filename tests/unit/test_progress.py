@@ -96,6 +96,28 @@ def test_time_left_never_freezes_while_no_sample_finishes() -> None:
     assert left[-1] > left[21], "a sample that takes longer than all before raises it"
 
 
+def test_while_another_model_answers_an_engine_start_is_time_of_answering() -> None:
+    clock = Clock()
+    cells = {LONG: 4, Cell("other", "c", "ruler", "vt", 4096): 4}
+    made = SimpleNamespace(cells=cells, tokens=dict.fromkeys(cells, 4 * 4096))
+    shown = Progress(made, quiet=True, clock=clock)  # type: ignore[arg-type]
+    with shown.starting("a"), shown.starting("other"):  # both at once: no time of it in the rate
+        clock.now += 100
+    clock.now += 10
+    shown.advance(LONG, 4000, 0)
+    assert shown.estimate.rate() == 400
+    with shown.starting("other"):
+        clock.now += 10
+        shown.advance(LONG, 4000, 0)
+        assert not shown.estimate.starting  # the line tells of the answers
+        clock.now += 10
+    shown.advance(LONG, 4000, 0)
+    assert shown.estimate.rate() == 400
+    assert shown.left(LONG.model, {}) == 4096
+    assert shown.left("other", {}) == 4 * 4096
+    assert shown.left("other", dict.fromkeys(cells, 3)) == 4096
+
+
 def test_engine_starts_to_come_are_in_the_time_left() -> None:
     clock = Clock()
     other = Cell("other", "c", "ruler", "vt", 4096)
