@@ -73,6 +73,8 @@ class PlannedRounds(Document):
     """Per finished round, the half-width in points."""
     ended: str | None = None
     """Why no further round follows; null while one may."""
+    paces: list[int] = []
+    """Of a decision whose engines take turns: how many looks each round after the first one counts as."""
 
 
 class Session(Document):

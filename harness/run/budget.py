@@ -2,6 +2,9 @@
 
 Equal means that every task of every benchmark entry gets the same number of samples, unless it has fewer or its entry
 asks for fewer: then it keeps those. The number is the largest whose predicted time is within the budget.
+
+Where samples come in rounds, the number is the most that a task may take (`at_most`), and at least `at_least`: the run
+takes no longer than predicted, and ends earlier where its precision is reached earlier.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.config import BenchmarkEntry, Config
+from harness.config.sampling import Sampling, most
 from harness.run.costs import Costs
 from harness.run.estimate import duration
 from harness.store.manifest import MANIFEST, read_manifest
@@ -24,13 +28,16 @@ Equal counts are one allocation (`equal_counts`); plans of equal precision can b
 
 
 def equal_counts(costs: Costs) -> Allocation:
-    """`size` samples in every cell, or all that the plan asks for where that is less.
+    """`size` samples in every cell, or all that the plan asks for where that is less; of rounds at least `at_least`.
 
     Cells of a benchmark whose entry has no number of samples keep theirs.
     """
     planned = costs.plan.cells
-    free = {cell for cell in planned if _has_count(costs.plan.benchmark(cell))}
-    return lambda size: {cell: min(size, n) if cell in free else n for cell, n in planned.items()}
+    least: dict[Cell, int] = {}
+    for cell, n in planned.items():
+        benchmark = costs.plan.benchmark(cell)
+        least[cell] = (benchmark.sampling.at_least if benchmark.sampling else 1) if _has_count(benchmark) else n
+    return lambda size: {cell: min(max(size, least[cell]), n) for cell, n in planned.items()}
 
 
 def largest_within(costs: Costs, seconds: float, allocation: Allocation, most: int) -> int:
@@ -41,9 +48,10 @@ def largest_within(costs: Costs, seconds: float, allocation: Allocation, most: i
     """
     if (needed := costs.total(allocation(1))) > seconds:
         raise GatedevalError(
-            f"--budget {duration(seconds)}: with one sample per task and length the run takes about {duration(needed)},"
-            f" of which engine starts are {duration(costs.fixed(costs.plan.cells))}: raise the budget, or leave out"
-            " models, context settings, tasks or lengths"
+            f"--budget {duration(seconds)}: with one sample per task and length (at_least, where samples come in"
+            f" rounds) the run takes about {duration(needed)}, of which engine starts are"
+            f" {duration(costs.fixed(costs.plan.cells))}: raise the budget, or leave out models, context settings,"
+            " tasks or lengths"
         )
     low, high = 1, most
     while low < high:  # time grows with the size
@@ -54,25 +62,34 @@ def largest_within(costs: Costs, seconds: float, allocation: Allocation, most: i
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A run's budget as run.json has it. `samples`: per task and length at most; `asked`: what the config had asked."""
+    """A run's budget as run.json has it.
+
+    `samples`: the most per task and length. `asked`: the most that each entry of the config had asked for.
+    """
 
     seconds: float
     samples: int
     asked: tuple[int | None, ...]
 
     def apply(self, config: Config) -> Config:
-        """`config` with at most `samples` per task and length in every entry that has a count."""
+        """`config` with at most `samples` per task and length in every entry that has a number of samples."""
         entries = tuple(
-            entry.model_copy(update={"samples": min(self.samples, _count(entry) or self.samples)})
-            if _has_count(entry)
-            else entry
+            entry.model_copy(update={"samples": self._of(entry)}) if _has_count(entry) else entry
             for entry in config.benchmarks
         )
         return config.model_copy(update={"benchmarks": entries})
 
+    def _of(self, entry: BenchmarkEntry) -> int | Sampling:
+        """The entry's samples: its count or its rule, lowered to the budget's number."""
+        lowered = min(self.samples, _count(entry) or self.samples)
+        rule = getattr(entry, "samples", None)
+        if not isinstance(rule, Sampling):
+            return lowered
+        return rule.model_copy(update={"at_most": max(lowered, rule.at_least)})
+
 
 def asked(config: Config) -> tuple[int | None, ...]:
-    """The number of samples that each entry of a config asks for; None: all there are, or no plain count."""
+    """The most samples per task that each entry of a config asks for; None: all there are."""
     return tuple(_count(entry) for entry in config.benchmarks)
 
 
@@ -92,10 +109,11 @@ def recorded(path: Path, config: Config, seconds: float) -> Budget | None:
 
 
 def _count(entry: BenchmarkEntry) -> int | None:
-    value = getattr(entry, "samples", None)
-    return value if isinstance(value, int) else None
+    """The most samples per task that an entry asks for; None: all there are."""
+    default = type(entry).model_fields["samples"].default if _has_count(entry) else None
+    return most(getattr(entry, "samples", None), default if isinstance(default, int) else None)
 
 
 def _has_count(entry: BenchmarkEntry) -> bool:
-    """Whether an entry's number of samples is a plain count, which may be lowered."""
-    return "samples" in type(entry).model_fields and isinstance(getattr(entry, "samples", None), int | None)
+    """Whether an entry says how many samples it takes, so that they can be lowered."""
+    return "samples" in type(entry).model_fields

@@ -11,9 +11,13 @@ from harness.models.checkpoint import Checkpoint, inspect
 from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.models.other_gates import limits
 from harness.rope import context
+from harness.run.engines import beside
 from harness.run.plan import Plan
 from harness.text import align, counted
 from harness.types import GatedevalError
+
+_TOGETHER = "the engines of both models run at the same time"
+_IN_TURN = "the engines of both models do not fit side by side; they take turns, in rounds that are long beside a start"
 
 
 def render(plan: Plan) -> str:
@@ -59,6 +63,8 @@ def _rounds(plan: Plan) -> list[str]:
             f"{benchmark.name}: samples in rounds until {', or '.join(goals)}; the first round has {first:,} samples,"
             f" and {most:,} are the most"
         )
+    if plan.config.decide is not None and lines:
+        lines.append(f"decide: {_TOGETHER if beside(plan) is not None else _IN_TURN}")
     return lines
 
 

@@ -2,13 +2,14 @@
 
 Every step is computed from the stored samples of the rounds before it, and a cell's samples always come in one order.
 So a run that was killed in any round takes the same steps again. The rules are in `harness.stats.sequential` and
-`harness.stats.decision`.
+`harness.stats.decision`. How far a decision's rounds reach may also depend on the time that engines take to start
+(`harness.run.pacing`): that choice is recorded in run.json before the round begins.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from harness.text import counted
 from harness.types import Cell
 
 Columns = list[NDArray[np.float64]]
+LongEnough = Callable[[Mapping[Cell, int]], bool]
+"""Whether a round is long enough: cell -> samples that it adds."""
 FAILED = "a cell failed"
 NO_SCALE = "scores are not in 0..1"
 REACHED = "precision reached"
@@ -92,10 +95,16 @@ def _entry(
 
 
 class RoundsPlan:
-    """The rounds of a run, from the pilot on. `advance` plans the next one from what the store has."""
+    """The rounds of a run, from the pilot on. `advance` plans the next one from what the store has.
 
-    def __init__(self, plan: Plan) -> None:
+    `recorded`: the entries that run.json has of an earlier session.
+    """
+
+    def __init__(self, plan: Plan, recorded: Sequence[Rounds] = ()) -> None:
         self.entries = entries_of(plan)
+        for i, entry in enumerate(self.entries):
+            paces = next((old.paces for old in recorded if old.like(entry)), ())
+            self.entries[i] = dataclasses.replace(entry, paces=paces)
 
     @property
     def counts(self) -> dict[Cell, int]:
@@ -121,30 +130,68 @@ class RoundsPlan:
         """Whether a decision between two models is open."""
         return any(entry.goal == "decide" and entry.ended is None for entry in self.entries)
 
-    def advance(self, store: Store, goal: Goal, model: str = "", context: str = "") -> tuple[list[Cell], list[str]]:
+    def advance(
+        self,
+        store: Store,
+        goal: Goal,
+        model: str = "",
+        context: str = "",
+        long_enough: LongEnough = lambda more: True,
+    ) -> tuple[list[Cell], list[str]]:
         """Plan the next round: of one model's precisions under a context setting, or of every decision.
+
+        `long_enough`: rounds of decisions span more looks, or all samples that are left, until it agrees.
 
         Returns the cells that grow, and a line about every entry that was looked at.
         """
-        growing: list[Cell] = []
-        lines: list[str] = []
-        for i, entry in enumerate(self.entries):
-            if entry.ended is not None or entry.goal != goal:
-                continue
-            if goal == "precision" and (entry.models[0], entry.context) != (model, context):
-                continue
-            after = self.entries[i] = _after(store, entry)
-            lines.append(_line(entry, after))
-            if after.ended is None or len(after.samples) > len(entry.samples):
-                old, new = entry.counts, after.counts
-                growing += [cell for cell in new if new[cell] > old[cell]]
+        before = {
+            i: entry
+            for i, entry in enumerate(self.entries)
+            if entry.ended is None
+            and entry.goal == goal
+            and (goal == "decide" or (entry.models[0], entry.context) == (model, context))
+        }
+        after = {i: _after(store, entry) for i, entry in before.items()}
+        if goal == "decide":
+            after = _lengthened(store, before, after, long_enough)
+        growing = [cell for i in before for cell in _more(before[i], after[i])]
+        lines = [_line(before[i], after[i]) for i in before]
+        for i, entry in after.items():
+            self.entries[i] = entry
         if lines:
             store.replan(self.counts, self.entries)
         return growing, lines
 
 
-def _after(store: Store, entry: Rounds) -> Rounds:
-    """The entry after its present round is finished: with another round, or ended."""
+def _lengthened(
+    store: Store, before: Mapping[int, Rounds], after: Mapping[int, Rounds], long_enough: LongEnough
+) -> dict[int, Rounds]:
+    """Decisions `after` a round, the next one long enough for all of them together, as far as there are samples.
+
+    Rounds whose pace is recorded stay as they are.
+    """
+    found, pace = dict(after), 1
+    while not long_enough({cell: n for i in found for cell, n in _more(before[i], found[i]).items()}):
+        pace += 1
+        free = [i for i, entry in before.items() if len(entry.paces) < len(entry.samples) and found[i].ended is None]
+        longer = {i: _after(store, before[i], pace) for i in free}
+        if all(longer[i].samples == found[i].samples for i in free):
+            break
+        found |= longer
+    return found
+
+
+def _more(before: Rounds, after: Rounds) -> dict[Cell, int]:
+    """The cells that the next round adds samples to, and how many."""
+    old, new = before.counts, after.counts
+    return {cell: new[cell] - old[cell] for cell in new if new[cell] > old[cell]}
+
+
+def _after(store: Store, entry: Rounds, pace: int = 1) -> Rounds:
+    """The entry after its present round is finished: with another round, or ended.
+
+    `pace`: how many looks a decision's next round counts as, where the entry has not recorded it.
+    """
     columns = [_columns(store, entry, model) for model in entry.models]
     if any(c is None for c in columns):
         return dataclasses.replace(entry, ended=FAILED)
@@ -153,12 +200,18 @@ def _after(store: Store, entry: Rounds) -> Rounds:
         last = entry.samples[-1] == entry.most
         grown = entry.samples if last else (*entry.samples, entry.most)
         return dataclasses.replace(entry, samples=grown, ended=NO_SCALE)
-    half, more, ended = (_precision if entry.goal == "precision" else _decision)(entry, scores)
+    paces = entry.paces if len(entry.paces) >= len(entry.samples) else (*entry.paces, pace)
+    if entry.goal == "precision":
+        half, more, ended = _precision(entry, scores)
+        paces = entry.paces
+    else:
+        half, more, ended = _decision(entry, scores, paces[len(entry.samples) - 1])
     return dataclasses.replace(
         entry,
         widths=(*entry.widths, round(100 * half, 6)),
         samples=entry.samples if more is None else (*entry.samples, tuple(more)),
         ended=ended,
+        paces=entry.paces if more is None else paces,
     )
 
 
@@ -170,13 +223,13 @@ def _precision(entry: Rounds, scores: list[Columns]) -> tuple[float, list[int] |
     return half, more, None if more is not None else REACHED if half <= target else AT_MOST
 
 
-def _decision(entry: Rounds, scores: list[Columns]) -> tuple[float, list[int] | None, str | None]:
+def _decision(entry: Rounds, scores: list[Columns], pace: int) -> tuple[float, list[int] | None, str | None]:
     baseline, candidate = scores
     seen = look_at(baseline, candidate, entry.design, entry.tests)
     half = float(seen.high - seen.low) / 2
     if (verdict := seen.verdict(entry.target / 100)) is not None:
         return half, None, verdict
-    more = next_look(baseline, candidate, entry.design)
+    more = next_look(baseline, candidate, entry.design, pace)
     return half, more, None if more is not None else UNDECIDED
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness.cluster.connection import Cluster
@@ -17,7 +17,9 @@ from harness.engine.engine import Engine
 from harness.run.at_once import AtOnce
 from harness.run.cost_log import CostLog
 from harness.run.costs import Costs, results_of
+from harness.run.engines import Engines
 from harness.run.manifest import manifest
+from harness.run.pacing import Pace
 from harness.run.plan import Plan, recorded_date
 from harness.run.prefetching import Prefetcher
 from harness.run.probe_plan import PlannedProbe, recorded
@@ -28,6 +30,7 @@ from harness.run.rounds import RoundsPlan
 from harness.run.session import EngineFactory, LiveEngine, Session, Tally
 from harness.run.setting import Ending, SettingEnd, SettingRun
 from harness.store import Store
+from harness.store.rounds import recorded_rounds
 from harness.types import Cell
 
 _DEATHS = 2
@@ -62,9 +65,14 @@ def run(
     plan.date = recorded_date(path) or plan.date
     costs = costs or Costs(plan, results_of(path, plan))
     progress = progress or Progress(plan, costs=costs)
+<<<<<<< HEAD
     start = cluster.start if cluster is not None else functools.partial(Engine, log=path / "engine.log")
     engine_factory = engine_factory or start
     rounds = RoundsPlan(plan)
+=======
+    engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+    rounds = RoundsPlan(plan, recorded_rounds(path))
+>>>>>>> precise
     facts = manifest(plan)
     if probes is not None:
         facts["probes"] = recorded(probes)
@@ -81,6 +89,7 @@ def run(
         cells = _CellsLeft(session, rounds)
         probing = None
         if probes is not None and plan.config.probe is not None:
+<<<<<<< HEAD
             one = cluster.start_one if cluster is not None else None
             probing = Probing(
                 plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn, engine_factory=one
@@ -92,11 +101,17 @@ def run(
             store.update_manifest(cost=session.costs.record(earlier))
         with _Engines(session) as engines:
             for label in plan.models:
+=======
+            probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
+        with Engines(session) as engines:
+            # Engines of a decision that stay side by side start last: another model's would take their place.
+            for label in sorted(plan.models, key=engines.stays):
+>>>>>>> precise
                 _run_model(session, cells, engines, label, probing)
                 store.update_manifest(cost=session.costs.record(earlier))
-            while cells.decide():
-                # The model that ran last goes first: its engine is still there.
-                for label in sorted(plan.models, key=lambda name: name != engines.label):
+            while cells.decide(engines):
+                # A model whose engine runs goes first.
+                for label in sorted(plan.models, key=lambda name: not engines.runs(name)):
                     _run_model(session, cells, engines, label, probing)
                     store.update_manifest(cost=session.costs.record(earlier))
         if probing is not None:
@@ -104,39 +119,6 @@ def run(
             session.tally.probes, session.tally.stored_probes = probing.made, probing.found
         state = store.finish()
     return state, session.tally
-
-
-class _Engines:
-    """The engine that ran last. It stays for the model's next round; the next model's engine takes its place."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._last: LiveEngine | None = None
-
-    def __enter__(self) -> _Engines:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @property
-    def label(self) -> str | None:
-        """The model whose engine runs; None where none does."""
-        return None if self._last is None else self._last.label
-
-    def of(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
-        """The model's engine, which starts with its first sample, for `settings`."""
-        if self._last is None or self._last.label != label:
-            self.close()
-            self._last = LiveEngine(label, settings, functools.partial(self._session.start_engine, label))
-        self._last.settings = settings
-        return self._last
-
-    def close(self) -> None:
-        """Stop the engine, if one runs."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.close()
 
 
 class _CellsLeft:
@@ -180,16 +162,40 @@ class _CellsLeft:
         self._planned(growing, lines)
         return bool(growing)
 
-    def decide(self) -> bool:
-        """Plan the next round of every open decision; whether there is one."""
-        growing, lines = self._rounds.advance(self._session.store, "decide")
+    def decide(self, engines: Engines) -> bool:
+        """Plan the next round of every open decision; whether there is one.
+
+        Where its models' engines take turns, it is long beside the time that engines take to start.
+        """
+        pace = Pace(self._session.store.manifest.get("cost"))
+
+        def long_enough(more: Mapping[Cell, int]) -> bool:
+            return pace.is_long(more, self._starts(more, engines))
+
+        growing, lines = self._rounds.advance(self._session.store, "decide", long_enough=long_enough)
         self._planned(growing, lines)
         return bool(growing)
 
+<<<<<<< HEAD
     @property
     def deciding(self) -> bool:
         """Whether a decision between two models is open, so that both may have further rounds."""
         return self._rounds.deciding
+=======
+    def _starts(self, cells: Iterable[Cell], engines: Engines) -> dict[str, int]:
+        """Engine starts of each model that a round of these cells needs, in a run that is not interrupted.
+
+        Of models that take turns, the one that answered last needs one start less.
+        """
+        settings: dict[str, set[str]] = {}
+        for cell in cells:
+            settings.setdefault(cell.model, set()).add(cell.context)
+        costs, last = self._session.costs.costs, next(reversed(settings), None)
+        return {
+            label: costs.engines(label, len(under)) - (engines.stays(label) or label == last)
+            for label, under in settings.items()
+        }
+>>>>>>> precise
 
     def waiting(self, cells: Sequence[Cell], left: Sequence[Cell]) -> list[Cell]:
         """Of a setting whose engine was lost: the cells beside `left` whose rounds may go on."""
@@ -218,7 +224,7 @@ class _CellsLeft:
             session.prefetcher.prefetch(self.assignment(*key))
 
 
-def _run_model(session: Session, cells: _CellsLeft, engines: _Engines, label: str, probing: Probing | None) -> None:
+def _run_model(session: Session, cells: _CellsLeft, engines: Engines, label: str, probing: Probing | None) -> None:
     """Run all cells of one model, then its probes. After an engine's death, a new engine runs the cells that are left.
 
     After `_DEATHS` engines in a row that died without an answer, the cells that are left fail: others would die too.
@@ -236,7 +242,7 @@ def _run_model(session: Session, cells: _CellsLeft, engines: _Engines, label: st
             if probing is not None:
                 probing.in_live_engine(engine)
             continue
-        engines.close()
+        engines.close(label)
         if end.ending is Ending.ENGINE_LOST:
             deaths = deaths + 1 if session.tally.sent_tokens == answered else 0
             answered = session.tally.sent_tokens

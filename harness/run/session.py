@@ -104,11 +104,13 @@ class Session:
         self.tally.failed.append(cell.key)
         self.progress.say(f"{cell.model}, {cell.context}, {cell.task} {cell.length or ''}: failed: {error}")
 
-    def start_engine(self, label: str, settings: Sequence[ContextSetting]) -> RunEngine:
-        """A new engine of a model for `settings`; the manifest records its facts."""
+    def start_engine(
+        self, label: str, settings: Sequence[ContextSetting], options: EngineOptions | None = None
+    ) -> RunEngine:
+        """A new engine of a model for `settings`; the manifest records its facts. `options`: None: the config's."""
         since = time.monotonic()
         with self.progress.starting(label):
-            engine = self.engine_factory(self.plan.models[label].model, settings, self.plan.config.engine)
+            engine = self.engine_factory(self.plan.models[label].model, settings, options or self.plan.config.engine)
         self.costs.started(label, time.monotonic() - since)
         self.record_engine(label, engine.facts)
         return engine

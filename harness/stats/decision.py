@@ -137,9 +137,15 @@ def look_at(baseline: Sequence[ArrayLike], candidate: Sequence[ArrayLike], desig
     return look(Moments.of(paired_differences(baseline, candidate)), design, critical)
 
 
-def next_look(baseline: Sequence[ArrayLike], candidate: Sequence[ArrayLike], design: Design) -> list[int] | None:
-    """Samples per stratum, of both models, for the next look; None where no stratum has any left."""
+def next_look(
+    baseline: Sequence[ArrayLike], candidate: Sequence[ArrayLike], design: Design, pace: int = 1
+) -> list[int] | None:
+    """Samples per stratum, of both models, for the next look; None where no stratum has any left.
+
+    `pace`: how many of the looks that `critical_value` counts are made as one. The claims of a part of the looks are
+    wrong no more often than those of all, as long as the scores have no part in the choice.
+    """
     moments = Moments.of(paired_differences(baseline, candidate))
     if bool((moments.n >= design.most).all()):
         return None
-    return [int(x) for x in grown(moments, design, np.asarray(1 / RATIO), 1.0)]
+    return [int(x) for x in grown(moments, design, np.asarray(RATIO**-pace), 1.0)]

@@ -1,0 +1,129 @@
+"""Wall time of a run that samples to a precision, against the run with equal counts that is as precise.
+
+A demo model on RULER's tasks that need no other data, at two lengths. The first run has a `precision`. The second gives
+every task and length the same number of samples: the smallest with which, by the scores of the first run, the interval
+of every reported number is as narrow as the precision. Both are whole commands, in turn, in folders of their own: start
+of the engine, planning, rounds and table count. The half-widths that both tables really report are printed beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from common import CACHE, ROOT, emit, note
+from scipy import special
+
+DEMO = ROOT / "tasks" / "demo"
+TASKS = [
+    "niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
+    "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe",
+]  # fmt: skip
+FOLDER = CACHE / "rounds"
+
+
+def config(samples: Any, lengths: list[int], model: str) -> dict[str, Any]:
+    """One demo model under its own setting."""
+    return {
+        "name": "rounds",
+        "models": [{"label": model, "path": str(DEMO / "models" / model / "long")}],
+        "contexts": [{"label": "base 1M", "rope_theta": 1_000_000, "max_length": 2048}],
+        "benchmarks": [{"ruler": TASKS, "lengths": lengths, "samples": samples, "profile": "fair"}],
+        "data": str(DEMO / "data"),
+        "results": str(FOLDER / "results"),
+        "engine": {"dtype": "float32"},
+    }
+
+
+def timed(name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Run a config from nothing; what it took and what it reported."""
+    file, run = FOLDER / f"{name}.yaml", FOLDER / "results" / name
+    shutil.rmtree(run, ignore_errors=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(facts))
+    since = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "cli.py", "run", str(file), "-o", str(run), "--quiet", "--format", "json"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    wall = time.perf_counter() - since
+    if done.returncode:
+        raise SystemExit(f"gatedeval run {file}: {done.stderr[-2000:]}")
+    manifest = json.loads((run / "run.json").read_text())
+    [model] = manifest["cost"]["models"].values()
+    answering = sum(o["seconds"] for o in model["observations"])
+    found = {
+        "wall": wall,
+        "start": sum(model["starts"]),
+        "answering": answering,
+        "samples": sum(o["samples"] for o in model["observations"]),
+        "rounds": [len(entry["samples"]) for entry in manifest.get("rounds") or []],
+        "halves": halves(run),
+    }
+    note(f"{name}: " + ", ".join(f"{k} {v:.1f}" if isinstance(v, float) else f"{k} {v}" for k, v in found.items()))
+    return found
+
+
+def halves(run: Path) -> list[float]:
+    """Half of every interval that the run's table reports, in points."""
+    from harness.store import Store
+    from harness.tables import table5
+
+    intervals = [entry.interval for row in table5(Store.read(run)).rows for entry in row if entry.interval is not None]
+    return [(high - low) / 2 for low, high in intervals]
+
+
+def equal_count(run: Path, lengths: Iterable[int], half: float) -> int:
+    """Samples per task with which the interval of every length's mean is expected to be `half` points at each side."""
+    from harness.store import Store
+
+    store = Store.read(run)
+    needed = 0.0
+    for length in lengths:
+        columns = [store.scores(cell).scores for cell in store.cells if cell.length == length]
+        variance = sum(float(np.var(c, ddof=1)) for c in columns) / len(columns) ** 2
+        needed = max(needed, variance * (100 * float(special.ndtri(0.975)) / half) ** 2)
+    return max(2, round(needed))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", type=float, default=1.5, help="half-width in points (default: 1.5)")
+    parser.add_argument("--at-least", type=int, default=50, help="samples per task of the first round (default: 50)")
+    parser.add_argument("--lengths", default="512,1024", help="of prompts and answers (default: 512,1024)")
+    parser.add_argument("--model", default="elementwise", help="demo model (default: elementwise)")
+    parser.add_argument("--repeats", type=int, default=1, help="pairs of runs (default: 1)")
+    args = parser.parse_args()
+    lengths = [int(n) for n in args.lengths.split(",")]
+    rule = {"precision": args.precision, "at_least": args.at_least, "at_most": 2000}
+    pairs, count = [], 0
+    for _ in range(args.repeats):
+        goal = timed("precision", config(rule, lengths, args.model))
+        count = count or equal_count(FOLDER / "results" / "precision", lengths, args.precision)
+        pairs.append((goal, timed("equal", config(count, lengths, args.model))))
+    ratio = statistics.median(a["wall"] / b["wall"] for a, b in pairs)
+    answering = statistics.median(a["answering"] / b["answering"] for a, b in pairs)
+    goal, equal = pairs[0]
+    emit(
+        "rounds",
+        f"a run with precision {args.precision:g} takes {ratio:.2f} x the wall time of the run with {count} samples"
+        f" per task and length (median of {len(pairs)}; at most 0.5 is asked for); answering alone {answering:.2f} x,"
+        f" samples {goal['samples']:,} against {equal['samples']:,}; half-widths"
+        f" {max(goal['halves']):.2f} against {max(equal['halves']):.2f} points at most",
+        ratio=ratio, answering=answering, count=count, bar=0.5, pairs=pairs,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

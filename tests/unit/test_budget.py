@@ -1,0 +1,135 @@
+"""`--budget`: a run that is killed goes on with the numbers that it has begun with, in rounds and with plain counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from harness.commands.evaluate import within_budget
+from harness.commands.planning import fitted
+from harness.config import Config, from_dict
+from harness.config.sampling import Sampling
+from harness.cost.known import write_speeds
+from harness.cost.work import Work
+from harness.engine.requests import Answer, Prompt, Question
+from harness.run import runner
+from harness.run.budget import Budget, asked, equal_counts
+from harness.run.costs import Costs
+from harness.run.plan import build
+from harness.run.progress import Progress
+from harness.store import Store
+from harness.types import Cell
+from tests.support import ROOT
+from tests.support.fake_engine import FakeEngine, InlineProducer
+
+RULE = {"precision": 2.0, "at_least": 10, "at_most": 500}
+SECONDS = 60.0
+
+
+class Cut(BaseException):
+    """Ends a run in the middle, as a killed process would."""
+
+
+class CutEngine(FakeEngine):
+    """Raises `Cut` after so many answers."""
+
+    after: ClassVar[int | None] = None
+
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
+        for answer in super().answer(requests):
+            if CutEngine.after is not None:
+                if CutEngine.after == 0:
+                    raise Cut
+                CutEngine.after -= 1
+            yield answer
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    CutEngine.after = None
+
+
+def config(tiny: Path, results: Path, samples: Any) -> Config:
+    """RULER at 512 tokens in rounds or not, and choices with a plain count."""
+    facts = {
+        "name": "budget",
+        "results": str(results),
+        "models": [{"label": "baseline", "path": str(tiny / "baseline")}],
+        "contexts": [{"label": "native", "max_length": 512}],
+        "benchmarks": [
+            {"ruler": ["niah_single_1", "niah_single_2"], "lengths": [512], "samples": samples, "profile": "fair",
+             "answer_tokens": 24},
+            {"lm_eval": "demo_choice", "shots": 0, "samples": 40},
+        ],
+        "data": str(ROOT / "tasks/demo/data"),
+    }  # fmt: skip
+    return from_dict(facts)
+
+
+def a_machine(config: Config, seconds_per_token: float) -> None:
+    """Write its speed into the results folder: what each prompt token takes; a start takes 10 s."""
+    [model] = Costs(build(config)).models.values()
+    seen = {"benchmark": "ruler", "task": "niah_single_1", "length": 512, "samples": 4,
+            "seconds": 2000 * seconds_per_token, "answer": 24.0, "work": Work(computed=2000.0).to_plain()}  # fmt: skip
+    speed = {"key": dict(model.key), "starts": [10.0], "switches": [0.0], "observations": [seen]}
+    write_speeds(config.results, speed)
+
+
+def run(config: Config, budget: Budget, path: Path) -> None:
+    plan = build(config)
+    plan.budget = dataclasses.asdict(budget)
+    runner.run(plan, path, progress=Progress(plan, quiet=True), engine_factory=CutEngine)
+
+
+def ids(path: Path) -> dict[Cell, list[str]]:
+    store = Store.read(path)
+    return {cell: list(store.scores(cell).ids) for cell in store.cells}
+
+
+@pytest.mark.parametrize("samples", [RULE, 500], ids=["rounds", "count"])
+def test_a_budgeted_run_that_was_killed_takes_the_same_allocation(tiny: Path, tmp_path: Path, samples: Any) -> None:
+    asked_for = config(tiny, tmp_path / "results", samples)
+    a_machine(asked_for, seconds_per_token=2e-3)
+    whole, budget = within_budget(asked_for, tmp_path / "whole", SECONDS, quiet=True)
+    assert 10 < budget.samples < 40, "the budget lowers both numbers"
+    run(whole, budget, tmp_path / "whole")
+    expected = ids(tmp_path / "whole")
+    assert {len(found) for found in expected.values()} <= {*range(10, budget.samples + 1)}
+
+    path = asked_for.results / "run"
+    for after in (5, 30):  # answers of this session, then it is killed
+        smaller, again = within_budget(asked_for, path, SECONDS, quiet=True)
+        assert again == budget
+        CutEngine.after = after
+        with pytest.raises(Cut):
+            run(smaller, again, path)
+    a_machine(asked_for, seconds_per_token=5e-4)  # meanwhile another run has told another speed
+    assert fitted(build(asked_for), SECONDS, path).samples != budget.samples
+    CutEngine.after = None
+    smaller, again = within_budget(asked_for, path, SECONDS, quiet=True)
+    assert again == budget
+    run(smaller, again, path)
+    assert ids(path) == expected
+    assert Store.read(path).manifest["state"] == "complete"
+    assert Store.read(path).manifest["budget"]["samples"] == budget.samples
+
+
+def test_a_budget_lowers_the_most_of_a_rule_but_not_its_first_round(tiny: Path, tmp_path: Path) -> None:
+    rule = {"precision": 2.0, "at_least": 20}
+    plan = build(config(tiny, tmp_path, rule))
+    assert asked(plan.config) == (500, 40), "RULER's own number is the most where the rule has none"
+    counts = equal_counts(Costs(plan))
+    assert set(counts(30).values()) == {30}
+    assert sorted(set(counts(3).values())) == [3, 20]
+    smaller = Budget(seconds=1.0, samples=3, asked=(500, 40)).apply(plan.config)
+    first, second = (getattr(entry, "samples", None) for entry in smaller.benchmarks)
+    assert first == Sampling(precision=2.0, at_least=20, at_most=20)
+    assert second == 3
+    assert build(smaller).cells == counts(3)
