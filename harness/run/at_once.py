@@ -13,11 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 from harness.cluster.connection import Cluster
 from harness.cluster.shares import AT_ONCE, usable
 from harness.cluster.turn import LaneStopped
+from harness.run.engines import Engines, Staying
 from harness.run.prefetching import Prefetcher
 from harness.run.session import Session, Tally
 from harness.types import Cell
@@ -29,7 +30,7 @@ class Cells(Protocol):
     def of_model(self, model: str) -> list[Cell]:
         """The model's cells that are left."""
 
-    def decide(self) -> bool:
+    def decide(self, engines: Staying) -> bool:
         """Plan the next round of every open decision; whether there is one."""
 
     @property
@@ -37,33 +38,24 @@ class Cells(Protocol):
         """Whether a decision between two models is open."""
 
 
-class Engines(contextlib.AbstractContextManager[Any], Protocol):
-    """Holds a model's engine."""
-
-    def close(self) -> None:
-        """Stop it."""
-
-
-E = TypeVar("E", bound=Engines)
-RunModel = Callable[[Session, E, str], None]
+RunModel = Callable[[Session, Engines, str], None]
 """Runs all cells of one model that are left, with its part of the session and its engines."""
 
 
 @dataclass
-class _Lane(Generic[E]):
+class _Lane:
     """One model. `session`: its part, with its own counts and samples; `resources`: its engines and its samples."""
 
     label: str
     session: Session
-    engines: E
+    engines: Engines
     resources: contextlib.ExitStack
 
 
-class AtOnce(Generic[E]):
+class AtOnce:
     """Runs models at once, as many as the cluster has engines, `AT_ONCE` at most; the others follow as these end.
 
     `found`: cell -> samples that earlier sessions have left. `prefetcher`: makes what makes one model's samples.
-    `engines`: makes what holds one model's engine.
     """
 
     def __init__(
@@ -72,11 +64,10 @@ class AtOnce(Generic[E]):
         cluster: Cluster,
         found: Mapping[Cell, int],
         prefetcher: Callable[[], Prefetcher],
-        engines: Callable[[Session], E],
     ) -> None:
         self.session, self.cluster, self.found = session, cluster, found
-        self._prefetcher, self._engines = prefetcher, engines
-        self._lanes: dict[str, _Lane[E]] = {}  # of models whose engines run, or will
+        self._prefetcher = prefetcher
+        self._lanes: dict[str, _Lane] = {}  # of models whose engines run, or will
         self._threads: list[threading.Thread] = []
         self._active: set[str] = set()
         self._waiting: deque[str] = deque()
@@ -84,7 +75,7 @@ class AtOnce(Generic[E]):
         self._errors: list[BaseException] = []
         cluster.on_room = self._admit
 
-    def __enter__(self) -> AtOnce[E]:
+    def __enter__(self) -> AtOnce:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -93,7 +84,11 @@ class AtOnce(Generic[E]):
             for label in list(self._lanes):
                 self._close(label)
 
-    def run(self, cells: Cells, run_model: RunModel[E]) -> None:
+    def stays(self, label: str) -> bool:
+        """Whether the model's engines are kept for the next round of a decision."""
+        return label in self._lanes
+
+    def run(self, cells: Cells, run_model: RunModel) -> None:
         """Run all models, and the rounds of their decisions.
 
         Raises:
@@ -101,7 +96,7 @@ class AtOnce(Generic[E]):
         """
         self._cells, self._run_model = cells, run_model
         self._run([label for label in self.session.plan.models if cells.of_model(label)])
-        while cells.decide():
+        while cells.decide(self):
             self._run([label for label in self.session.plan.models if cells.of_model(label)])
 
     def _run(self, labels: Sequence[str]) -> None:
@@ -153,12 +148,12 @@ class AtOnce(Generic[E]):
         if not self._active:
             self._ended.set()
 
-    def _lane(self, label: str) -> _Lane[E]:
+    def _lane(self, label: str) -> _Lane:
         if label not in self._lanes:
             resources = contextlib.ExitStack()
             prefetcher = resources.enter_context(self._prefetcher())
             session = dataclasses.replace(self.session, prefetcher=prefetcher, tally=Tally(), model=label)
-            engines = self._engines(session)
+            engines = Engines(session)
             resources.enter_context(engines)
             self._lanes[label] = _Lane(label, session, engines, resources)
         return self._lanes[label]
@@ -169,7 +164,7 @@ class AtOnce(Generic[E]):
         longest = max((weights.get(cell, 0.0) for cell in self._cells.of_model(label)), default=0.0)
         return usable(left, longest, self._missing(label))
 
-    def _work(self, lane: _Lane[E]) -> None:
+    def _work(self, lane: _Lane) -> None:
         """A lane's thread."""
         with self.cluster.turn:
             try:

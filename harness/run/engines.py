@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Protocol
 
 from harness.config import ContextSetting, EngineOptions
 from harness.cost.beside import options_beside
@@ -27,6 +28,13 @@ def beside(plan: Plan) -> EngineOptions | None:
             return None
         memories.append(max(of_model, key=lambda memory: memory.max_length))
     return options_beside(memories, plan.config.engine)
+
+
+class Staying(Protocol):
+    """Knows which models' engines stay."""
+
+    def stays(self, label: str) -> bool:
+        """Whether the model's engine is still there when the other model of a decision has answered."""
 
 
 class Engines:

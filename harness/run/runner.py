@@ -17,7 +17,7 @@ from harness.engine.engine import Engine
 from harness.run.at_once import AtOnce
 from harness.run.cost_log import CostLog
 from harness.run.costs import Costs, results_of
-from harness.run.engines import Engines
+from harness.run.engines import Engines, Staying
 from harness.run.manifest import manifest
 from harness.run.pacing import Pace
 from harness.run.plan import Plan, recorded_date
@@ -65,14 +65,9 @@ def run(
     plan.date = recorded_date(path) or plan.date
     costs = costs or Costs(plan, results_of(path, plan))
     progress = progress or Progress(plan, costs=costs)
-<<<<<<< HEAD
     start = cluster.start if cluster is not None else functools.partial(Engine, log=path / "engine.log")
     engine_factory = engine_factory or start
-    rounds = RoundsPlan(plan)
-=======
-    engine_factory = engine_factory or functools.partial(Engine, log=path / "engine.log")
     rounds = RoundsPlan(plan, recorded_rounds(path))
->>>>>>> precise
     facts = manifest(plan)
     if probes is not None:
         facts["probes"] = recorded(probes)
@@ -89,24 +84,18 @@ def run(
         cells = _CellsLeft(session, rounds)
         probing = None
         if probes is not None and plan.config.probe is not None:
-<<<<<<< HEAD
             one = cluster.start_one if cluster is not None else None
             probing = Probing(
                 plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn, engine_factory=one
             )
         if cluster is not None:  # afterwards no cells are left
             waiting = functools.partial(Prefetcher, plan, waiting=cluster.turn.released)
-            with AtOnce(session, cluster, finished, waiting, _Engines) as at_once:
+            with AtOnce(session, cluster, finished, waiting) as at_once:
                 at_once.run(cells, lambda part, engines, label: _run_model(part, cells, engines, label, probing))
             store.update_manifest(cost=session.costs.record(earlier))
-        with _Engines(session) as engines:
-            for label in plan.models:
-=======
-            probing = Probing(plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn)
         with Engines(session) as engines:
             # Engines of a decision that stay side by side start last: another model's would take their place.
             for label in sorted(plan.models, key=engines.stays):
->>>>>>> precise
                 _run_model(session, cells, engines, label, probing)
                 store.update_manifest(cost=session.costs.record(earlier))
             while cells.decide(engines):
@@ -162,7 +151,7 @@ class _CellsLeft:
         self._planned(growing, lines)
         return bool(growing)
 
-    def decide(self, engines: Engines) -> bool:
+    def decide(self, engines: Staying) -> bool:
         """Plan the next round of every open decision; whether there is one.
 
         Where its models' engines take turns, it is long beside the time that engines take to start.
@@ -176,13 +165,12 @@ class _CellsLeft:
         self._planned(growing, lines)
         return bool(growing)
 
-<<<<<<< HEAD
     @property
     def deciding(self) -> bool:
         """Whether a decision between two models is open, so that both may have further rounds."""
         return self._rounds.deciding
-=======
-    def _starts(self, cells: Iterable[Cell], engines: Engines) -> dict[str, int]:
+
+    def _starts(self, cells: Iterable[Cell], engines: Staying) -> dict[str, int]:
         """Engine starts of each model that a round of these cells needs, in a run that is not interrupted.
 
         Of models that take turns, the one that answered last needs one start less.
@@ -195,7 +183,6 @@ class _CellsLeft:
             label: costs.engines(label, len(under)) - (engines.stays(label) or label == last)
             for label, under in settings.items()
         }
->>>>>>> precise
 
     def waiting(self, cells: Sequence[Cell], left: Sequence[Cell]) -> list[Cell]:
         """Of a setting whose engine was lost: the cells beside `left` whose rounds may go on."""
