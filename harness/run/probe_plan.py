@@ -100,8 +100,7 @@ def _check_models(plan: Plan) -> None:
     for label, planned in plan.models.items():
         if (reason := why_not(planned.checkpoint.config, planned.checkpoint.tensors)) is not None:
             raise GatedevalError(
-                f"probe: model {label!r} cannot be probed: {reason}; remove it from models, or remove the probe"
-                " section"
+                f"probe: model {label!r} cannot be probed: {reason}; remove it from models, or remove the probe section"
             )
     check_stages(plan.config.engine.pipeline_parallel_size)
 
