@@ -100,12 +100,12 @@ class RayBackend:
         engines = self.cluster.engines or 1
         if self.gpus * engines > gpus:
             raise GatedevalError(
-                f"{counted(engines, 'engine')} of {counted(self.gpus, 'GPU')} each were asked for, {where} has"
+                f"{counted(engines, 'engine')} with {counted(self.gpus, 'GPU')} each: not possible, {where} has"
                 f" {counted(gpus, 'GPU')}: lower cluster.engines or the engine's parallel sizes, or add nodes"
             )
         if self.cpus * engines > cores:
             raise GatedevalError(
-                f"{counted(engines, 'engine')} of {counted(self.cpus, 'core')} each were asked for, {where} has"
+                f"{counted(engines, 'engine')} with {counted(self.cpus, 'core')} each: not possible, {where} has"
                 f" {counted(cores, 'core')}: lower cluster.engines or cluster.cpus, or add nodes"
             )
         if not self.room():
