@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.cluster import reaper
 from harness.cluster.backend import ActorLost, Handle, Ref, unwrapped
-from harness.cluster.joining import connect, import_ray, signals_kept
+from harness.cluster.joining import connect, import_ray, signals_kept, token_sent
 from harness.cluster.worker import ENGINE
 from harness.config import EngineOptions
 from harness.config.cluster import ClusterOptions
@@ -40,7 +40,8 @@ class RayBackend:
 
     def __init__(self, cluster: ClusterOptions, options: EngineOptions, engine: str = ENGINE) -> None:
         self.cluster, self._engine = cluster, engine
-        self._ray = import_ray()
+        with token_sent(cluster.address):
+            self._ray = import_ray()
         self._handles: list[Any] = []
         self._groups: dict[int, Any] = {}  # slot -> its placement group
         self._places: dict[str, str] = {}
@@ -48,7 +49,8 @@ class RayBackend:
         if cluster.address == "local":
             self._reaper = reaper.start(os.getpid(), os.path.dirname(self._ray.__file__))
         try:
-            connect(self._ray, cluster.address)
+            with token_sent(cluster.address):
+                connect(self._ray, cluster.address)
             self.gpus = self._gpus_per_engine(options)
             self.spans = self.gpus > max(self._per_node("GPU"), default=0)
             self.cpus = self._cpus_per_engine()
@@ -100,12 +102,12 @@ class RayBackend:
         engines = self.cluster.engines or 1
         if self.gpus * engines > gpus:
             raise GatedevalError(
-                f"{counted(engines, 'engine')} of {counted(self.gpus, 'GPU')} each were asked for, {where} has"
+                f"{counted(engines, 'engine')} with {counted(self.gpus, 'GPU')} each: not possible, {where} has"
                 f" {counted(gpus, 'GPU')}: lower cluster.engines or the engine's parallel sizes, or add nodes"
             )
         if self.cpus * engines > cores:
             raise GatedevalError(
-                f"{counted(engines, 'engine')} of {counted(self.cpus, 'core')} each were asked for, {where} has"
+                f"{counted(engines, 'engine')} with {counted(self.cpus, 'core')} each: not possible, {where} has"
                 f" {counted(cores, 'core')}: lower cluster.engines or cluster.cpus, or add nodes"
             )
         if not self.room():

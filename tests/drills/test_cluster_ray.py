@@ -259,8 +259,8 @@ class Talks(socketserver.BaseRequestHandler):
 
 def test_what_the_cluster_does_not_have_is_refused_in_a_line(nodes: Any, models: Path) -> None:
     for options, what in (
-        ({"engines": 9}, r"9 engines of 1 core each were asked for, the cluster \(\d nodes\) has \d cores"),
-        ({"gpus": 1}, r"1 engine of 1 GPU each were asked for, the cluster \(\d nodes\) has 0 GPUs"),
+        ({"engines": 9}, r"9 engines with 1 core each: not possible, the cluster \(\d nodes\) has \d cores"),
+        ({"gpus": 1}, r"1 engine with 1 GPU each: not possible, the cluster \(\d nodes\) has 0 GPUs"),
         ({"gpus": 3}, r"cluster\.gpus: 3 GPUs per engine.*takes 1"),
     ):
         with pytest.raises(GatedevalError, match=what):
