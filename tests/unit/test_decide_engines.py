@@ -39,12 +39,16 @@ class Cut(BaseException):
 
 
 class Watched(FakeEngine):
-    """Notes which models' engines run at once. `refused`: a label whose engine does not start beside another."""
+    """Notes which models' engines run at once.
+
+    `refused`: a label whose engine does not start beside another; `dies`: one whose first engine dies while it waits.
+    """
 
     alive: ClassVar[list[str]] = []
     together: ClassVar[set[tuple[str, ...]]] = set()
     log: ClassVar[list[str]] = []
     refused: ClassVar[str | None] = None
+    dies: ClassVar[str | None] = None
     after: ClassVar[int | None] = None  # answers until `Cut`
 
     def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: Any) -> None:
@@ -64,6 +68,11 @@ class Watched(FakeEngine):
                 Watched.after -= 1
             yield answer
 
+    @property
+    def dead(self) -> bool:
+        """The first engine of `dies` is found dead when it is needed again."""
+        return self.label == Watched.dies and Watched.log.count(self.label) == 1
+
     def close(self) -> None:
         Watched.alive.remove(self.label)
 
@@ -73,7 +82,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     Watched.alive, Watched.together, Watched.log = [], set(), []
-    Watched.refused = Watched.after = None
+    Watched.refused = Watched.dies = Watched.after = None
 
 
 def config(tiny: Path, models: Sequence[str] = ("baseline", "elementwise"), **samples: Any) -> Config:
@@ -130,6 +139,13 @@ def test_an_engine_that_does_not_start_beside_the_other_starts_alone(tiny: Path,
     assert Watched.together == {("baseline",), ("elementwise",)}
     rounds = len(entry(tmp_path / "run").samples)
     assert len(Watched.log) == rounds + 1, "from then on the engines take turns"
+
+
+def test_an_engine_that_died_while_it_waited_is_replaced(tiny: Path, tmp_path: Path) -> None:
+    Watched.dies = "baseline"
+    run(config(tiny), tmp_path / "run", LARGE)
+    assert Watched.log == ["baseline", "elementwise", "baseline"]
+    assert entry(tmp_path / "run").ended in ("above", "below", "equal", "undecided"), "no cell has failed"
 
 
 # ------------------------------------------------------------------------------------------------ taking turns
