@@ -165,17 +165,17 @@ def slow_starts(monkeypatch: pytest.MonkeyPatch, start: float, sample: float = 1
 def test_rounds_are_long_beside_the_start_of_an_engine(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_starts(monkeypatch, 2.0)  # so a round needs 38 s of answering
-    run(config(tiny, at_most=90), tmp_path / "run", SMALL)
+    slow_starts(monkeypatch, 1.5)  # so a round needs 28.5 s of answering
+    run(config(tiny, at_most=60), tmp_path / "run", SMALL)
     found = entry(tmp_path / "run")
     sums = [2 * sum(n) for n in found.samples]  # both models
     assert len(sums) >= 2
     for before, after in itertools.pairwise(sums):
-        assert after - before >= 38 or after == 2 * sum(found.most)
+        assert after - before >= 28.5 or after == 2 * sum(found.most)
     assert max(found.paces) > 1
     # The same steps as with engines side by side, some of them left out.
     slow_starts(monkeypatch, 0.0)
-    run(config(tiny, at_most=90), tmp_path / "beside", LARGE)
+    run(config(tiny, at_most=60), tmp_path / "beside", LARGE)
     steps = entry(tmp_path / "beside").samples
     assert found.samples[1][0] > steps[1][0]
 
@@ -191,23 +191,23 @@ def test_where_an_engine_starts_very_slowly_all_is_drawn_at_once(
 def test_a_resumed_run_takes_the_same_steps_however_fast_its_engines_start(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_starts(monkeypatch, 2.0)
-    run(config(tiny, at_most=90), tmp_path / "whole", SMALL)
+    slow_starts(monkeypatch, 1.5)
+    run(config(tiny, at_most=60), tmp_path / "whole", SMALL)
     whole = entry(tmp_path / "whole")
     second = 2 * sum(whole.samples[0])  # answers of the first round
     assert len(whole.samples) >= 2
-    for after in (second + 1, second + 30):
-        slow_starts(monkeypatch, 2.0)
-        Watched.after, Watched.alive = after, []
-        with pytest.raises(Cut):
-            run(config(tiny, at_most=90), tmp_path / str(after), SMALL)
-        Watched.after, Watched.alive = None, []
-        reached = len(entry(tmp_path / str(after)).samples)
-        slow_starts(monkeypatch, 0.0)
-        run(config(tiny, at_most=90), tmp_path / str(after), LARGE)
-        found = entry(tmp_path / str(after))
-        assert found.samples[:reached] == whole.samples[:reached], "the rounds that were planned stay as they were"
-        assert found.paces[: reached - 1] == whole.paces[: reached - 1]
+    Watched.after, Watched.alive = second + 5, []
+    with pytest.raises(Cut):
+        run(config(tiny, at_most=60), tmp_path / "cut", SMALL)
+    Watched.after, Watched.alive = None, []
+    reached = len(entry(tmp_path / "cut").samples)
+    assert reached > 1
+    slow_starts(monkeypatch, 0.0)
+    run(config(tiny, at_most=60), tmp_path / "cut", LARGE)
+    found = entry(tmp_path / "cut")
+    assert found.samples[:reached] == whole.samples[:reached], "the rounds that were planned stay as they were"
+    assert found.paces[: reached - 1] == whole.paces[: reached - 1]
+    assert max(whole.paces) > 1, "other steps than those of engines that start at once"
 
 
 def test_the_plan_says_whether_both_run_at_once(tiny: Path) -> None:
