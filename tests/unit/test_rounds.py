@@ -18,6 +18,7 @@ from harness.engine.requests import Answer, Prompt, Question
 from harness.export import export_run
 from harness.export.lm_eval import lm_eval_results
 from harness.report import write_report
+from harness.report.rounds import rounds_rows
 from harness.run import runner
 from harness.run.plan import build
 from harness.run.progress import Progress
@@ -29,6 +30,7 @@ from harness.store import Store
 from harness.store.merging import merge
 from harness.store.rounds import Rounds
 from harness.tables import table5
+from harness.tables.arms import by_arm
 from harness.tables.delta import delta_table
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
@@ -205,6 +207,8 @@ def test_an_arm_of_checkpoints_with_rounds_has_an_interval_that_allows_for_them(
     assert shown.note.endswith(f"{sum(common)}]")
     assert shown.parenthesis == f"{shown.spread_text} {shown.note}", "± between the checkpoints, once"
     assert "Neyman 1934" in " ".join(table.caption)
+    told = [row.what.split(",")[0] for row in rounds_rows(by_arm(Store.read(tmp_path / "run")))]
+    assert told == ["baseline", "headwise"], "the report says of every checkpoint where its samples went"
     # What is printed is read twice, by export and by table: rounds and spread are in it, each once.
     printed = export_run(tmp_path / "run")
     [line] = [line for line in printed.splitlines() if line.startswith("| both ")]
