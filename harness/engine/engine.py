@@ -106,6 +106,11 @@ class Engine:
         # Keys and values depend on the context setting: with its label as salt, no setting finds another's prefixes.
         return vllm_api.token_prompt(ids, self.setting.label)
 
+    @property
+    def dead(self) -> bool:
+        """Whether a process of the engine has ended by itself."""
+        return self._vllm is not None and vllm_api.is_dead(self._vllm.engine_core)
+
     def _explain(self, error: BaseException) -> str:
         """One line for people about an error of vLLM's, with the cause from the log."""
         self._failed = True

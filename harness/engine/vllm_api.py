@@ -107,6 +107,11 @@ def _wake_callers_on_death(resources: Any, outputs: Any, replies: dict[Any, Any]
     outputs.put_nowait(EngineDeadError())
 
 
+def is_dead(engine_core: Any) -> bool:
+    """Whether vLLM has noticed that a process of the engine has ended; False if the engine runs in this process."""
+    return bool(getattr(getattr(engine_core, "resources", None), "engine_dead", False))
+
+
 def stop(engine_core: Any, *, at_once: bool) -> None:
     """End an engine's processes and wait until they have ended: until then they hold their memory, a GPU's included.
 

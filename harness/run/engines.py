@@ -65,7 +65,13 @@ class Engines:
         return label in self._pair
 
     def of(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
-        """The model's engine, which starts with its first sample, for `settings`."""
+        """The model's engine, which starts with its first sample, for `settings`.
+
+        One that has died while the other model answered is replaced: it was working on nothing, so no cell fails.
+        """
+        if self.runs(label) and getattr(self._live[label].engine, "dead", False):
+            self._session.progress.say(f"{label}: its engine has ended while it waited; starting another one")
+            self.close(label)
         for other in list(self._live):
             if other != label and not {label, other} <= self._pair:
                 self.close(other)

@@ -15,6 +15,7 @@ from harness.stats.decision import LATER_LOOKS, sequential_difference
 from harness.stats.sequential import Design, sequential_interval
 from harness.store import Store
 from harness.store.rounds import Rounds
+from harness.tables.arms import checkpoint_view
 from harness.tables.layout import length_title
 from harness.text import counted
 from harness.types import Cell
@@ -106,7 +107,8 @@ def rounds_lines(store: Store, cells: Collection[Cell]) -> list[str]:
 
 
 def entries_of(store: Store, cells: Collection[Cell]) -> list[Rounds]:
-    """The entries about any of the cells, each once, in the order of the plan."""
+    """The entries about any of the cells, each once, in the order of the plan; of an arm those of every checkpoint."""
+    store, cells = checkpoint_view(store, cells)
     found = [entry for cell in store.cells if cell in cells and (entry := store.rounds(cell)) is not None]
     return list(dict.fromkeys(found))
 

@@ -202,7 +202,7 @@ def _entry(value: Aggregate | None, base: Aggregate | None, comparison: Comparis
     if not value.in_rounds:
         return entry
     half = "" if entry.interval is None else f"±{(entry.interval[1] - entry.interval[0]) / 2:.1f}, "
-    note = f"{entry.parenthesis} [{half}{value.samples:,}]".strip()
+    note = f"{entry.change} [{half}{value.samples:,}]".strip()  # the spread of an arm has a place of its own
     return replace(entry, samples=value.samples, note=note)
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from harness.config import TableOptions
 from harness.store import Store
+from harness.store.rounds import Rounds
 from harness.store.scores import CellScores
 from harness.tables.aggregates import benchmarks_of
 from harness.tables.arms import by_arm, checkpoint_view, hand_down, members
@@ -166,6 +167,11 @@ class _Renamed(Store):
 
     def done(self, cell: Cell) -> dict[str, str]:
         return self._store.done(self._old.get(cell, cell))
+
+    def rounds(self, cell: Cell) -> Rounds | None:
+        """Those of the manifest, which are renamed; an arm's are those of its checkpoints."""
+        found = super().rounds(cell)
+        return self._store.rounds(self._old.get(cell, cell)) if found is None else found
 
 
 def _renamed_view(view: TableOptions) -> TableOptions:

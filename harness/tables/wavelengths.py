@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.store import Store
+from harness.tables.arms import arms_of
 from harness.tables.frames import labels
 
 
@@ -27,8 +28,11 @@ class Wavelengths:
 def wavelengths(store: Store) -> list[Wavelengths]:
     """Each kind of model with its curves, in the order of the run; empty where the run has recorded none.
 
-    A kind with a single setting is left out: there is nothing to compare.
+    A kind with a single setting is left out: there is nothing to compare. Of arms, every checkpoint counts: those of
+    one arm may have been trained at different lengths.
     """
+    arms = arms_of(store)
+    store = store if arms is None else arms.checkpoints
     facts: dict[str, Any] = store.manifest.get("models") or {}
     names = labels(store, "contexts")
     found: list[Wavelengths] = []

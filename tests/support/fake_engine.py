@@ -45,6 +45,9 @@ class FakeEngine:
         weights = [hashlib.sha256(file.read_bytes()).hexdigest() for file in self.checkpoint.weight_files]
         dtype = running_dtype(model.dtype, self.checkpoint.dtype)
         self.model = [(directory / "config.json").read_text(), weights, dtype]
+        # Weights or keys and values in fewer bits give other answers; "auto" is vLLM's word for its default.
+        stored = [getattr(options, name, None) for name in ("quantization", "kv_cache_dtype")]
+        self.model += [stored] if stored[0] or stored[1] not in (None, "auto") else []
 
     def can_switch_to(self, setting: ContextSetting) -> bool:
         return True

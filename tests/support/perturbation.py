@@ -1,7 +1,7 @@
 """A small world (config, checkpoint, tokenizer, data), and every single change of a value in it, found by walking it.
 
-Nothing here lists keys: a config is dumped with all fields of its models, files are walked as JSON or CSV. A key that
-is added later is changed too.
+Nothing here lists keys, but `WITH`: a config is dumped with all fields of its models, files are walked as JSON or CSV.
+A key that is added later is changed too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from harness.config import Config, from_dict, to_dict
 from harness.types import GatedevalError
 
 JsonPath = tuple[str | int, ...]
+
+WITH: dict[JsonPath, dict[str, Any]] = {("thinking_tokens",): {"thinking": True}}
+"""Keys of a config that mean something only beside another value of other keys: these are changed with them."""
 
 GENERATION = {
     "eos_token_id": 0,
@@ -182,7 +185,7 @@ def config_changes(root: Path) -> Iterator[tuple[str, list[Change]]]:
     known: list[Any] = [str(root / name) for name in ("other_data", "second")]
     known += list(dict.fromkeys(str(v) for _, v in leaves(base) if isinstance(v, str)))
     known += ["float32", "bfloat16", "auto", "append", "drop", "nvidia", "fair", "virology", "vt"]
-    known += ["rows", "last"]
+    known += ["rows", "last", "short", ["ruler"], [512], {"m": "shown"}]
     for path, value in leaves(base):
         candidates = [*others(value), *known, {"factor": 2, "original_max_position_embeddings": 256}, 256, 4096.0]
         candidates += [False, True, [known[0]], None]
@@ -191,7 +194,7 @@ def config_changes(root: Path) -> Iterator[tuple[str, list[Change]]]:
             if candidate == value and type(candidate) is type(value):
                 continue
             try:
-                from_dict(replaced(base, path, candidate), check_paths=True)
+                from_dict(replaced(base, path, candidate) | WITH.get(path, {}), check_paths=True)
             except (GatedevalError, TypeError):
                 continue
             changes.append(Change(_name("config", path), _configured(path, candidate)))
@@ -201,7 +204,7 @@ def config_changes(root: Path) -> Iterator[tuple[str, list[Change]]]:
 def _configured(path: JsonPath, value: Any) -> Callable[[Path], Config]:
     def apply(root: Path) -> Config:
         moved = str(value) if isinstance(value, str) else value
-        return from_dict(replaced(config_of(root), path, moved))
+        return from_dict(replaced(config_of(root), path, moved) | WITH.get(path, {}))
 
     return apply
 

@@ -104,7 +104,7 @@ def test_a_budgeted_run_that_was_killed_takes_the_same_allocation(tiny: Path, tm
     assert {len(found) for found in expected.values()} <= {*range(10, budget.samples + 1)}
 
     path = asked_for.results / "run"
-    for after in (5, 30):  # answers of this session, then it is killed
+    for after in (5, 20):  # answers of this session, then it is killed
         smaller, again = within_budget(asked_for, path, SECONDS, quiet=True)
         assert again == budget
         CutEngine.after = after

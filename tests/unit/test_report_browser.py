@@ -22,6 +22,7 @@ from harness.store.files import to_line
 from harness.tables.comparisons import lines
 from harness.types import Cell
 from tasks.ruler.protocol import TASKS as RULER_TASKS
+from tests.support.arm_runs import write_arms
 from tests.support.sample_runs import answer, config, sample, table5_cells, write_run
 
 EVIL = "<script>window.evil = 1</script></style></script><img src=x onerror='window.evil = 1'> & \"quoted\""
@@ -564,4 +565,27 @@ def test_the_full_grid_stays_under_five_megabytes_and_opens_in_two_seconds(brows
     assert file.stat().st_size < 5_000_000
     page = opened(browser, file.as_uri())
     assert page.execute_script("return performance.getEntriesByName('ready')[0].startTime") < 2000
+    assert page.get_log("browser") == []
+
+
+# ------------------------------------------------------------------------------------------------------- arms
+
+
+@pytest.mark.slow
+def test_the_row_of_an_arm_opens_to_its_checkpoints(browser: Any, tmp_path: Path) -> None:
+    page = opened(browser, write_report(write_arms(tmp_path / "run")).as_uri())
+    arms = page.find_elements("css selector", "table.main tbody.arm")
+    assert len(arms) == 4, "two arms under two settings"
+    for arm in arms:
+        row, *checkpoints = arm.find_elements("css selector", "tr")
+        assert row.is_displayed()
+        assert [c.is_displayed() for c in checkpoints] == [False] * 3
+    first, box = arms[0], arms[0].find_element("css selector", "input")
+    assert first.text.split("\n")[:2] == ["base", "3 checkpoints"]
+    box.send_keys(" ")  # by keyboard
+    shown = [row.text.split()[0] for row in first.find_elements("css selector", "tr") if row.is_displayed()]
+    assert shown == ["base", "base-s1", "base-s2", "base-s3"]
+    assert not any(row.is_displayed() for row in arms[1].find_elements("css selector", "tr.checkpoint"))
+    box.click()
+    assert not any(row.is_displayed() for row in first.find_elements("css selector", "tr.checkpoint"))
     assert page.get_log("browser") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,10 @@ import pytest
 from harness.benchmarks.lm_eval import random_order
 from harness.config import Config, from_dict
 from harness.engine.requests import Answer, Prompt, Question
+from harness.export import export_run
 from harness.export.lm_eval import lm_eval_results
+from harness.report import write_report
+from harness.report.rounds import rounds_rows
 from harness.run import runner
 from harness.run.plan import build
 from harness.run.progress import Progress
@@ -26,6 +30,7 @@ from harness.store import Store
 from harness.store.merging import merge
 from harness.store.rounds import Rounds
 from harness.tables import table5
+from harness.tables.arms import by_arm
 from harness.tables.delta import delta_table
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
@@ -196,11 +201,20 @@ def test_an_arm_of_checkpoints_with_rounds_has_an_interval_that_allows_for_them(
     table = table5(Store.read(tmp_path / "run"))
     [row] = table.rows
     common = [min(both) for both in zip(*(entry.samples[-1] for entry in entries(tmp_path / "run")), strict=True)]
-    noted = [entry.note for entry in row if entry.samples is not None]
-    assert noted[0].startswith("±"), "between the checkpoints"
-    assert " [±" in noted[0]
-    assert noted[0].endswith(f"{sum(common)}]")
+    [shown] = [entry for entry in row if entry.samples is not None]
+    assert shown.note is not None
+    assert shown.note.startswith("[±")
+    assert shown.note.endswith(f"{sum(common)}]")
+    assert shown.parenthesis == f"{shown.spread_text} {shown.note}", "± between the checkpoints, once"
     assert "Neyman 1934" in " ".join(table.caption)
+    told = [row.what.split(",")[0] for row in rounds_rows(by_arm(Store.read(tmp_path / "run")))]
+    assert told == ["baseline", "headwise"], "the report says of every checkpoint where its samples went"
+    # What is printed is read twice, by export and by table: rounds and spread are in it, each once.
+    printed = export_run(tmp_path / "run")
+    [line] = [line for line in printed.splitlines() if line.startswith("| both ")]
+    assert re.search(rf"\d ±\d+\.\d\d {re.escape(shown.note)} +\|", re.sub(" +", " ", line)), line
+    assert "Neyman 1934" in printed
+    assert "Wavelength" not in write_report(tmp_path / "run").read_text(), "one setting: nothing to compare"
 
 
 def test_another_name_for_a_model_keeps_its_rounds(finished: Path) -> None:

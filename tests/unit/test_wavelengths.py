@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from harness.run import runner
 from harness.run.plan import build
 from harness.run.progress import Progress
 from harness.store import Store
+from harness.tables.arms import by_arm
 from harness.tables.wavelengths import caption, wavelengths
 from tests.support.fake_engine import FakeEngine, InlineProducer
 
@@ -86,3 +88,20 @@ def test_a_run_without_recorded_encodings_has_no_picture(run: Path) -> None:
         facts.pop("rotary")
     assert wavelengths(store) == []
     assert "Wavelengths of the context settings" not in report(store)
+
+
+def test_checkpoints_of_one_arm_may_have_been_trained_at_different_lengths(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "arms"
+    shutil.copytree(run, path)
+    manifest = json.loads((path / "run.json").read_text())
+    for entry in manifest["config"]["models"]:
+        entry["arm"] = "both"
+    for own in manifest["models"]["headwise"]["rotary"].values():
+        own["trained"] = 256
+    (path / "run.json").write_text(json.dumps(manifest))
+    store = by_arm(Store.read(path))
+    assert [(one.models, one.trained) for one in wavelengths(store)] == [
+        (["baseline"], [512, 2048]),
+        (["headwise"], [256]),
+    ]
+    assert "Wavelengths of the context settings" in report(Store.read(path))
