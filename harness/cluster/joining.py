@@ -9,7 +9,6 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from harness.types import GatedevalError, first_line
@@ -35,25 +34,6 @@ def check_address(address: str) -> None:
         )
     if address not in ("auto", "local") and not (host and port.isdigit() and 0 < int(port) < 65536):
         raise GatedevalError(f"--cluster {address}: write auto, local, none, or HOST:PORT such as 10.0.0.1:6379")
-
-
-@contextlib.contextmanager
-def token_sent(address: str) -> Iterator[None]:
-    """Within this, Ray sends the token that it keeps for this user, where there is one.
-
-    `ray start --head` demands it as soon as it exists (any local Ray has made it), but Ray connects without it unless
-    `RAY_AUTH_MODE` says so when Ray is imported (Ray 2.60). A cluster that demands none accepts it.
-    """
-    kept = Path.home() / ".ray" / "auth_token"
-    known = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ or kept.is_file()
-    if address == "local" or not known or "RAY_AUTH_MODE" in os.environ:
-        yield
-        return
-    os.environ["RAY_AUTH_MODE"] = "token"
-    try:
-        yield
-    finally:
-        del os.environ["RAY_AUTH_MODE"]  # processes that this one starts, nodes among them, decide for themselves
 
 
 def import_ray() -> Any:
@@ -103,7 +83,8 @@ def connect(ray: Any, address: str) -> None:
                     "--cluster auto: no Ray cluster runs on this machine, and RAY_ADDRESS names none; start one with"
                     " `ray start --head`, or use --cluster local"
                 ) from error
-            token = "; if the cluster demands a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH name it"
+            # Ray 2.60's `ray start` demands a token where the user has one, and its clients send it only if told so.
+            token = "; a cluster that demands a token needs RAY_AUTH_MODE=token in this process's environment, too"
             raise GatedevalError(f"--cluster {address}: cannot connect to Ray: {first_line(error)}{token}") from error
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.cluster import reaper
 from harness.cluster.backend import ActorLost, Handle, Ref, unwrapped
-from harness.cluster.joining import connect, import_ray, signals_kept, token_sent
+from harness.cluster.joining import connect, import_ray, signals_kept
 from harness.cluster.worker import ENGINE
 from harness.config import EngineOptions
 from harness.config.cluster import ClusterOptions
@@ -40,8 +40,7 @@ class RayBackend:
 
     def __init__(self, cluster: ClusterOptions, options: EngineOptions, engine: str = ENGINE) -> None:
         self.cluster, self._engine = cluster, engine
-        with token_sent(cluster.address):
-            self._ray = import_ray()
+        self._ray = import_ray()
         self._handles: list[Any] = []
         self._groups: dict[int, Any] = {}  # slot -> its placement group
         self._places: dict[str, str] = {}
@@ -49,8 +48,7 @@ class RayBackend:
         if cluster.address == "local":
             self._reaper = reaper.start(os.getpid(), os.path.dirname(self._ray.__file__))
         try:
-            with token_sent(cluster.address):
-                connect(self._ray, cluster.address)
+            connect(self._ray, cluster.address)
             self.gpus = self._gpus_per_engine(options)
             self.spans = self.gpus > max(self._per_node("GPU"), default=0)
             self.cpus = self._cpus_per_engine()
