@@ -35,12 +35,12 @@ def configs() -> dict[str, dict[str, Any]]:
         "engine": {"dtype": "float32"},
     }
     needles = ["niah_single_2", "niah_multikey_1", "niah_multikey_2"]
-    short = {"ruler": needles, "lengths": [512, 1024, 2048], "samples": 12, "profile": "fair", "answer_tokens": 16}
+    short = {"ruler": needles, "lengths": [512, 1024, 2048], "samples": 48, "profile": "fair", "answer_tokens": 16}
     found: dict[str, dict[str, Any]] = {
         "needles": {
             **demo,
             "contexts": [{"label": "YaRN", **LONG}],
-            "benchmarks": [short, {**short, "ruler": needles[:2], "lengths": [4096, 8192], "samples": 4}],
+            "benchmarks": [short, {**short, "ruler": needles[:2], "lengths": [4096, 8192], "samples": 12}],
         },
         "choices": {
             **demo,
@@ -53,7 +53,7 @@ def configs() -> dict[str, dict[str, Any]]:
         found["language"] = {
             "models": [{"label": "SmolLM2-135M", "path": str(smollm2)}],
             "contexts": [{"label": "native", "max_length": 2048}],
-            "benchmarks": [{"ruler": ["niah_single_1", "vt"], "lengths": [1024], "samples": 4}],
+            "benchmarks": [{"ruler": ["niah_single_1", "vt"], "lengths": [1024], "samples": 12}],
             "data": str(data),
             "engine": {"dtype": "float32"},
         }

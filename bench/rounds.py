@@ -99,7 +99,7 @@ def equal_count(run: Path, lengths: Iterable[int], half: float) -> int:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", type=float, default=1.0, help="half-width in points (default: 1)")
+    parser.add_argument("--precision", type=float, default=0.35, help="half-width in points (default: 0.35)")
     parser.add_argument("--at-least", type=int, default=50, help="samples per task of the first round (default: 50)")
     parser.add_argument("--lengths", default="1024", help="of prompts and answers, with commas (default: 1024)")
     parser.add_argument("--model", default="elementwise", help="demo model (default: elementwise)")
