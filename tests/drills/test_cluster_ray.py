@@ -155,10 +155,14 @@ def test_two_models_are_answered_at_once_by_two_nodes(nodes: Any, models: Path, 
 
 
 @pytest.mark.slow
-def test_a_node_goes_and_another_one_comes(nodes: Any, models: Path, tmp_path: Path) -> None:
+def test_a_node_goes_and_another_one_comes(
+    nodes: Any, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = plan(models, samples=60)
     (models / "pace").write_text("0.05")
     extra = nodes.add_node(num_cpus=1, object_store_memory=150 * 2**20)
+    # A model's thread adds the other node; only the main thread could install Ray's signal handlers.
+    monkeypatch.setattr(nodes, "_shutdown_at_exit", False)
     changes = {
         60: lambda: nodes.remove_node(extra, allow_graceful=False),
         90: lambda: nodes.add_node(num_cpus=1, object_store_memory=150 * 2**20),
