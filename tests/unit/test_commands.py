@@ -122,7 +122,9 @@ def test_one_of_a_thing_is_in_the_singular(tmp_path: Path) -> None:
     assert [counted(n, "task") for n in (0, 1, 2, "1", "1 to 3", "no")] == [
         "0 tasks", "1 task", "2 tasks", "1 task", "1 to 3 tasks", "no tasks",
     ]  # fmt: skip
-    plan: Any = SimpleNamespace(cells={}, tokens={}, models={}, refusals=["x"], config=SimpleNamespace(benchmarks=()))
+    plan: Any = SimpleNamespace(
+        cells={}, tokens={}, models={}, refusals=["x"], config=SimpleNamespace(benchmarks=(), decide=None)
+    )
     assert render(plan).splitlines()[-1] == "1 refusal, see below"
     settings = {
         "models": [{"label": "a", "path": "a"}, {"label": "b", "path": "b"}],

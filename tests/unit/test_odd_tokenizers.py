@@ -41,7 +41,9 @@ def refusals_of_commands(folder: Path, made: Config, tmp_path: Path, words: str)
         assert done.exit_code == 2, (name, done.output, done.exception)
         lines = done.output.splitlines()
         [said[name]] = [line for line in lines if words in line]
-    return {name: line.removeprefix("gatedeval: ").removeprefix("  - ") for name, line in said.items()}
+    for start in ("gatedeval: ", "the plan cannot be run: ", "  - "):
+        said = {name: line.removeprefix(start) for name, line in said.items()}
+    return said
 
 
 @pytest.mark.parametrize("name", [name for name, (_, words) in odd.ODD.items() if words])
