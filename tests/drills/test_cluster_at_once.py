@@ -6,7 +6,6 @@ Processes are threads here. `test_cluster_run.py` shows that samples are those o
 from __future__ import annotations
 
 import _thread
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,13 +30,6 @@ from tests.support.thread_backend import ThreadBackend
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
-
-
-@pytest.fixture
-def models(tiny: Path, tmp_path: Path) -> Path:
-    for name in ("baseline", "headwise"):
-        shutil.copytree(tiny / name, tmp_path / "models" / name)
-    return tmp_path / "models"
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import signal
 import socketserver
 import subprocess
@@ -58,13 +57,6 @@ def nodes() -> Iterator[Any]:
     made.add_node(num_cpus=1, object_store_memory=150 * 2**20)
     yield made
     made.shutdown()
-
-
-@pytest.fixture
-def models(tiny: Path, tmp_path: Path) -> Path:
-    for name in ("baseline", "headwise"):
-        shutil.copytree(tiny / name, tmp_path / "models" / name)
-    return tmp_path / "models"
 
 
 def backend(address: str, **options: Any) -> RayBackend:

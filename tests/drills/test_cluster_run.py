@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -23,14 +22,6 @@ from tests.support.thread_backend import ThreadBackend
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
-
-
-@pytest.fixture
-def models(tiny: Path, tmp_path: Path) -> Path:
-    """Checkpoints beside which a test may put files."""
-    for name in ("baseline", "headwise"):
-        shutil.copytree(tiny / name, tmp_path / "models" / name)
-    return tmp_path / "models"
 
 
 @pytest.fixture

@@ -122,3 +122,21 @@ class InlineProducer:
 
     def events(self, assignment: Assignment, busy: Any = None) -> Iterator[Event]:
         yield from produce(self.plan, assignment)
+
+
+class Cut(BaseException):
+    """Ends a run in the middle, as a killed process would: nothing is tidied up."""
+
+
+class CutEngine(FakeEngine):
+    """Raises `Cut` after so many answers."""
+
+    after: ClassVar[int | None] = None
+
+    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
+        for answer in super().answer(requests):
+            if CutEngine.after is not None:
+                if CutEngine.after == 0:
+                    raise Cut
+                CutEngine.after -= 1
+            yield answer

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ from harness.config import Config, from_dict
 from harness.config.sampling import Sampling
 from harness.cost.known import write_speeds
 from harness.cost.work import Work
-from harness.engine.requests import Answer, Prompt, Question
 from harness.run import runner
 from harness.run.budget import Budget, asked, equal_counts
 from harness.run.costs import Costs
@@ -25,28 +23,10 @@ from harness.run.progress import Progress
 from harness.store import Store
 from harness.types import Cell
 from tests.support import ROOT
-from tests.support.fake_engine import FakeEngine, InlineProducer
+from tests.support.fake_engine import Cut, CutEngine, InlineProducer
 
 RULE = {"precision": 2.0, "at_least": 10, "at_most": 500}
 SECONDS = 60.0
-
-
-class Cut(BaseException):
-    """Ends a run in the middle, as a killed process would."""
-
-
-class CutEngine(FakeEngine):
-    """Raises `Cut` after so many answers."""
-
-    after: ClassVar[int | None] = None
-
-    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
-        for answer in super().answer(requests):
-            if CutEngine.after is not None:
-                if CutEngine.after == 0:
-                    raise Cut
-                CutEngine.after -= 1
-            yield answer
 
 
 @pytest.fixture(autouse=True)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.benchmarks.lm_eval import random_order
 from harness.config import Config, from_dict
-from harness.engine.requests import Answer, Prompt, Question
 from harness.export import export_run
 from harness.export.lm_eval import lm_eval_results
 from harness.report import write_report
@@ -34,7 +32,7 @@ from harness.tables.arms import by_arm
 from harness.tables.delta import delta_table
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
-from tests.support.fake_engine import FakeEngine, InlineProducer
+from tests.support.fake_engine import Cut, CutEngine, FakeEngine, InlineProducer
 
 RULE = {"precision": 9.0, "at_least": 10, "at_most": 150}
 DECIDE = {"candidate": "elementwise", "baseline": "baseline", "margin": 8.0}
@@ -45,24 +43,6 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     CutEngine.after = None
-
-
-class Cut(BaseException):
-    """Ends a run in the middle, as a killed process would: nothing is tidied up."""
-
-
-class CutEngine(FakeEngine):
-    """Raises `Cut` after so many answers."""
-
-    after: ClassVar[int | None] = None
-
-    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
-        for answer in super().answer(requests):
-            if CutEngine.after is not None:
-                if CutEngine.after == 0:
-                    raise Cut
-                CutEngine.after -= 1
-            yield answer
 
 
 def config(tiny: Path, *, samples: Any = None, benchmarks: Any = None, models: Any = None, **more: Any) -> Config:
