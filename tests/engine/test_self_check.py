@@ -179,7 +179,7 @@ def test_a_start_that_fails_says_why_and_what_to_change(tiny: Path, tmp_path: Pa
     assert str(tmp_path / "engine.log") in str(error.value)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_start_that_fails_in_another_process_says_why(tiny: Path, tmp_path: Path) -> None:
     long = ContextSetting(label="long", rope_theta=1e6, max_length=2**21)
     options = EngineOptions(enforce_eager=True, kv_cache_gib=0.25)

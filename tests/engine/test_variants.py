@@ -110,7 +110,7 @@ def sampled_variants(count: int) -> list[dict[str, object]]:
 
 @EXTENDED
 def test_random_combinations_equal_the_plain_torch_model(tmp_path: Path) -> None:
-    for number, config in enumerate(sampled_variants(16)):
+    for number, config in enumerate(sampled_variants(8)):
         check_against_plain_torch(random_checkpoint(tmp_path / str(number), config), EAGER)
 
 
@@ -122,7 +122,8 @@ def test_every_combination_equals_the_plain_torch_model(tmp_path: Path) -> None:
         check_against_plain_torch(random_checkpoint(tmp_path / str(number), config), EAGER)
 
 
-@pytest.mark.parametrize("kv_heads", [pytest.param(1, marks=EXTENDED), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kv_heads", [1, 2])
 def test_key_and_value_gates_on_more_ranks_than_kv_heads(tmp_path: Path, kv_heads: int) -> None:
     """With one KV head, both ranks hold a copy of it and of its gate."""
     config = {"attn_gate": {"position": "value", "granularity": "headwise"}, "num_key_value_heads": kv_heads}
