@@ -33,16 +33,22 @@ ENVIRONMENT = {"RAY_worker_niceness": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def nodes() -> Iterator[Any]:
     """Two Ray nodes of one core each."""
     pytest.importorskip("ray")
     os.environ.update(ENVIRONMENT)
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
-    nodes.add_node(num_cpus=1, object_store_memory=200 * 2**20)
-    yield nodes.address
-    nodes.shutdown()
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 200 * 2**20})
+    made.add_node(num_cpus=1, object_store_memory=200 * 2**20)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def address(nodes: Any) -> str:
+    """Of the cluster."""
+    return nodes.address
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +159,22 @@ def test_killed_engines_and_a_killed_driver(address: str, part: Path, part_here:
             assert session.end(3600) == 0, session.stderr
     assert_equal(path, part_here)
     assert "died" in session.stderr
+
+
+def test_a_node_that_goes_and_one_that_comes(
+    nodes: Any, address: str, part: Path, part_here: Path, tmp_path: Path
+) -> None:
+    """The node is lost with its engine at work; another node's engine takes its place."""
+    session = Session(tmp_path, str(part), *on(address), run=tmp_path / "demo")
+    assert session.wait_for(functools.partial(more_lines, session, 50))
+    nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
+    assert session.wait_for(functools.partial(more_lines, session, session.lines() + 50))
+    nodes.add_node(num_cpus=1, object_store_memory=200 * 2**20)
+    assert session.end(3600) == 0, session.stderr
+    assert_equal(tmp_path / "demo", part_here)
+    assert "died" in session.stderr
+    used = [e for s in Store.read(tmp_path / "demo").manifest["sessions"] for m in s["engines"].values() for e in m]
+    assert any(engine.get("died") for engine in used)
 
 
 def more_lines(session: Session, count: int) -> bool:
