@@ -63,7 +63,7 @@ def _rounds(plan: Plan) -> list[str]:
             f"{benchmark.name}: samples in rounds until {', or '.join(goals)}; the first round has {first:,} samples,"
             f" and {most:,} are the most"
         )
-    if plan.config.decide is not None and lines:
+    if plan.config.decide is not None and plan.config.cluster is None and lines:
         lines.append(f"decide: {_TOGETHER if beside(plan) is not None else _IN_TURN}")
     return lines
 
