@@ -123,8 +123,7 @@ class Costs:
         """What single requests of a model take, by the same speed."""
         cells = [cell for cell, n in self.plan.cells.items() if cell.model == label and n]
         most = sum(self.plan.loads[cell].answer for cell in cells)
-        of_model = [m for (name, _), m in self.plan.memory.items() if name == label]
-        memory = max(of_model, key=lambda m: m.max_length, default=None)  # an engine starts with its longest setting
+        memory = self.plan.longest_memory(label)
         many = max((self._beside(cell, self.plan.cells[cell]) for cell in cells), default=1)
         return RequestCosts(
             self.models[label].speed,

@@ -16,18 +16,15 @@ from harness.run.session import LiveEngine, RunEngine, Session
 def beside(plan: Plan) -> EngineOptions | None:
     """The options with which both engines of the plan's decision run at once; None: one at a time, or no decision.
 
-    On a cluster each model gets all engines, so that no two models have theirs at once.
+    None on a cluster, too: its engines are divided among the models (`harness.run.at_once`).
     """
     decide = plan.config.decide
     if decide is None or plan.config.cluster is not None:
         return None
-    memories = []
-    for label in (decide.baseline, decide.candidate):
-        of_model = [memory for (name, _), memory in plan.memory.items() if name == label]
-        if not of_model:
-            return None
-        memories.append(max(of_model, key=lambda memory: memory.max_length))
-    return options_beside(memories, plan.config.engine)
+    baseline, candidate = map(plan.longest_memory, (decide.baseline, decide.candidate))
+    if baseline is None or candidate is None:
+        return None
+    return options_beside([baseline, candidate], plan.config.engine)
 
 
 class Staying(Protocol):

@@ -57,6 +57,11 @@ class Plan:
     refusals: list[str] = field(default_factory=list)
     date: datetime.date = field(default_factory=datetime.date.today)  # for chat templates that print today's date
 
+    def longest_memory(self, model: str) -> Memory | None:
+        """What a model's engine takes under its longest setting, with which it starts; None where it is not known."""
+        of_model = (memory for (label, _), memory in self.memory.items() if label == model)
+        return max(of_model, key=lambda memory: memory.max_length, default=None)
+
     def benchmark(self, cell: Cell) -> Benchmark:
         """The benchmark that a cell belongs to."""
         for benchmark in benchmarks_of(self.config):

@@ -88,21 +88,22 @@ def run(
             probing = Probing(
                 plan, plan.config.probe, probes, path, say=progress.say, warn=progress.warn, engine_factory=one
             )
-        if cluster is not None:  # afterwards no cells are left
+        if cluster is not None:
             waiting = functools.partial(Prefetcher, plan, waiting=cluster.turn.released)
             with AtOnce(session, cluster, finished, waiting) as at_once:
                 at_once.run(cells, lambda part, engines, label: _run_model(part, cells, engines, label, probing))
             store.update_manifest(cost=session.costs.record(earlier))
-        with Engines(session) as engines:
-            # Engines of a decision that stay side by side start last: another model's would take their place.
-            for label in sorted(plan.models, key=engines.stays):
-                _run_model(session, cells, engines, label, probing)
-                store.update_manifest(cost=session.costs.record(earlier))
-            while cells.decide(engines):
-                # A model whose engine runs goes first.
-                for label in sorted(plan.models, key=lambda name: not engines.runs(name)):
+        else:
+            with Engines(session) as engines:
+                # Engines of a decision that stay side by side start last: another model's would take their place.
+                for label in sorted(plan.models, key=engines.stays):
                     _run_model(session, cells, engines, label, probing)
                     store.update_manifest(cost=session.costs.record(earlier))
+                while cells.decide(engines):
+                    # A model whose engine runs goes first.
+                    for label in sorted(plan.models, key=lambda name: not engines.runs(name)):
+                        _run_model(session, cells, engines, label, probing)
+                        store.update_manifest(cost=session.costs.record(earlier))
         if probing is not None:
             probing.rest()
             session.tally.probes, session.tally.stored_probes = probing.made, probing.found

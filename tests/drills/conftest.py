@@ -7,6 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.run import runner
+from tests.support.fake_engine import InlineProducer
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are produced in the tests' own process."""
+    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+
 
 @pytest.fixture
 def models(tiny: Path, tmp_path: Path) -> Path:

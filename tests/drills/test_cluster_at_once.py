@@ -16,20 +16,15 @@ import pytest
 from harness.cluster.connection import Cluster
 from harness.cluster.shares import Share
 from harness.config import from_dict
-from harness.run import runner
 from harness.run.plan import Plan, build
 from harness.run.progress import Progress
 from harness.run.runner import run
 from harness.store import Store
 from harness.types import GatedevalError
 from tests.support.cluster_runs import ENGINE, content, models_of, plan, run_here, run_on
-from tests.support.fake_engine import InlineProducer
 from tests.support.thread_backend import ThreadBackend
 
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture

@@ -12,16 +12,11 @@ import pytest
 from harness.cluster.connection import Cluster
 from harness.engine.requests import EngineError
 from harness.report.facts import facts_of
-from harness.run import runner
 from harness.store import Store
 from tests.support.cluster_runs import ENGINE, content, lines, models_of, plan, run_here, run_on
-from tests.support.fake_engine import InlineProducer
 from tests.support.thread_backend import ThreadBackend
 
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from harness.config import Config, ContextSetting, EngineOptions, Model, from_di
 from harness.cost.beside import options_beside
 from harness.cost.devices import GIB, Devices
 from harness.cost.memory import Memory
-from harness.engine.requests import Answer, EngineError, Prompt, Question
+from harness.engine.requests import EngineError
 from harness.models.kv_cache import KvLayers, LayerGroup, Sharding
 from harness.run import pacing, runner
 from harness.run.pacing import Pace
@@ -27,18 +27,14 @@ from harness.store import Store
 from harness.store.rounds import Rounds
 from harness.types import Cell
 from tests.support import ROOT
-from tests.support.fake_engine import FakeEngine, InlineProducer
+from tests.support.fake_engine import Cut, CutEngine, InlineProducer
 
 LARGE = Devices(kind="cpu", memory=64.0 * GIB, cores=2)
 SMALL = Devices(kind="cpu", memory=5.0 * GIB, cores=2)  # one engine's GiB of keys and values, not two with processes
 DECIDE = {"candidate": "elementwise", "baseline": "baseline", "margin": 8.0}
 
 
-class Cut(BaseException):
-    """Ends a run in the middle, as a killed process would."""
-
-
-class Watched(FakeEngine):
+class Watched(CutEngine):
     """Notes which models' engines run at once.
 
     `refused`: a label whose engine does not start beside another; `dies`: one whose first engine dies while it waits.
@@ -49,7 +45,6 @@ class Watched(FakeEngine):
     log: ClassVar[list[str]] = []
     refused: ClassVar[str | None] = None
     dies: ClassVar[str | None] = None
-    after: ClassVar[int | None] = None  # answers until `Cut`
 
     def __init__(self, model: Model, contexts: Sequence[ContextSetting], options: Any) -> None:
         if model.label == Watched.refused and Watched.alive:
@@ -59,14 +54,6 @@ class Watched(FakeEngine):
         Watched.alive.append(model.label)
         Watched.log.append(model.label)
         Watched.together.add(tuple(sorted(Watched.alive)))
-
-    def answer(self, requests: Iterable[Prompt | Question | None]) -> Iterator[Answer]:
-        for answer in super().answer(requests):
-            if Watched.after is not None:
-                if Watched.after == 0:
-                    raise Cut
-                Watched.after -= 1
-            yield answer
 
     @property
     def dead(self) -> bool:
@@ -82,7 +69,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "Prefetcher", InlineProducer)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     Watched.alive, Watched.together, Watched.log = [], set(), []
-    Watched.refused = Watched.dies = Watched.after = None
+    Watched.refused = Watched.dies = CutEngine.after = None
 
 
 def config(tiny: Path, models: Sequence[str] = ("baseline", "elementwise"), **samples: Any) -> Config:
@@ -196,10 +183,10 @@ def test_a_resumed_run_takes_the_same_steps_however_fast_its_engines_start(
     whole = entry(tmp_path / "whole")
     second = 2 * sum(whole.samples[0])  # answers of the first round
     assert len(whole.samples) >= 2
-    Watched.after, Watched.alive = second + 5, []
+    CutEngine.after, Watched.alive = second + 5, []
     with pytest.raises(Cut):
         run(config(tiny, at_most=60), tmp_path / "cut", SMALL)
-    Watched.after, Watched.alive = None, []
+    CutEngine.after, Watched.alive = None, []
     reached = len(entry(tmp_path / "cut").samples)
     assert reached > 1
     slow_starts(monkeypatch, 0.0)
