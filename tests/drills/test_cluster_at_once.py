@@ -22,6 +22,7 @@ from harness.run.runner import run
 from harness.store import Store
 from harness.types import GatedevalError
 from tests.support.cluster_runs import ENGINE, content, models_of, plan, run_here, run_on
+from tests.support.signals import ctrl_c_received
 from tests.support.thread_backend import ThreadBackend
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -179,7 +180,7 @@ def test_a_signal_stops_all_models_and_the_run_goes_on_later(
     made = plan(models, samples=20)
     with Cluster(lambda: backend, models_of(made)) as cluster:
         progress = Watched(made, cluster, {12: _thread.interrupt_main})
-        with pytest.raises(KeyboardInterrupt):
+        with ctrl_c_received(), pytest.raises(KeyboardInterrupt):
             run(made, tmp_path / "there", progress=progress, cluster=cluster)
     assert not backend.alive()
     assert not [t for t in threading.enumerate() if t.name in made.models]

@@ -290,7 +290,7 @@ def test_zeroed_gate_changes_the_logits(engine: Engine, checkpoint: Path, tmp_pa
     assert np.abs(logprobs(other, PROMPT) - live).max() > 0.1
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_without_the_plugin_the_engine_refuses(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared_engine.close()  # the next one runs in a process of its own
     monkeypatch.setenv("VLLM_PLUGINS", "")

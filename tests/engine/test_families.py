@@ -128,7 +128,7 @@ def test_every_setting_of_a_family_is_transformers(tmp_path: Path, family: str) 
             check_probe(engine, measured)
 
 
-@pytest.mark.slow  # `test_oracles` and `test_moe` have a test on two ranks for every day
+@pytest.mark.slow  # `test_oracles` has a test on two ranks for every day
 @pytest.mark.parametrize("family", RUN)
 def test_on_two_ranks_too(tmp_path: Path, family: str) -> None:
     """Each rank has half of the heads, of the vocabulary and of every expert, in a process of its own."""

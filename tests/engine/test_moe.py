@@ -29,7 +29,7 @@ GATES: dict[str, dict[str, Any]] = {
     },
     "value": {"attn_gate": {"position": "value", "activation": "silu"}, "sandwich_norm": True, "qkv_bias": True},
 }  # fmt: skip
-SLOW, EXTENDED = pytest.mark.slow, pytest.mark.extended
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.engine
@@ -39,7 +39,7 @@ SLOW, EXTENDED = pytest.mark.slow, pytest.mark.extended
         pytest.param("headwise", EAGER, id="headwise"),
         pytest.param("elementwise", EAGER, id="elementwise-mixed-layers", marks=SLOW),
         pytest.param("value", EAGER, id="value-sandwich-biases", marks=SLOW),
-        pytest.param("elementwise", TP2, id="elementwise-tp2", marks=EXTENDED),
+        pytest.param("elementwise", TP2, id="elementwise-tp2", marks=SLOW),
         pytest.param("headwise", TP2, id="headwise-tp2", marks=SLOW),
         pytest.param("value", TP2, id="value-tp2", marks=SLOW),
         pytest.param("headwise", COMPILED, id="headwise-compiled", marks=SLOW),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.engines import Oracle, altered
 
-pytestmark = [pytest.mark.engine, pytest.mark.extended]
+pytestmark = pytest.mark.engine
 
 SCRIPT = """
 import json, sys
@@ -47,6 +47,7 @@ def row(result: subprocess.CompletedProcess[str]) -> np.ndarray:
     return np.array(json.loads(line.removeprefix("ROW ")))
 
 
+@pytest.mark.slow
 def test_released_format_loads_in_a_bare_script(shared: Path, tmp_path: Path) -> None:
     """Type qwen2, an auto_map to remote code, pytorch_model.bin: as people describe the released checkpoints."""
     import torch
@@ -81,6 +82,7 @@ def test_stock_vllm_refuses_what_gatedeval_writes(tiny: Path, tmp_path: Path) ->
     assert "not supported" in result.stderr or "are not supported" in result.stderr
 
 
+@pytest.mark.extended
 def test_a_flag_that_lies_is_refused_in_one_line(shared: Path, tmp_path: Path) -> None:
     lying = altered(
         shared / "oracles/c_elementwise_gqa",

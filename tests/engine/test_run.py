@@ -202,7 +202,7 @@ def test_another_rope_base_needs_new_answers(folder: Path, finished: subprocess.
     assert "4 samples answered, 4 found finished, 4 of them done again" in changed.stderr
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_an_end_of_text_id_added_to_generation_config_asks_again(folder: Path, tiny: Path) -> None:
     """The answers that vLLM would now end earlier are not reused; those among options are."""
     shutil.copytree(tiny / "baseline", folder / "ended")

@@ -32,10 +32,7 @@ CASES = [
         pytest.param(f, EAGER, id=Path(f).name, marks=() if any(n in f for n in EVERY_DAY) else pytest.mark.slow)
         for f in FOLDERS
     ),
-    *(
-        pytest.param(f, TP2, id=f"{Path(f).name}-tp2", marks=EXTENDED if "v1_value" in f else pytest.mark.slow)
-        for f in FOLDERS
-    ),
+    *(pytest.param(f, TP2, id=f"{Path(f).name}-tp2", marks=pytest.mark.slow) for f in FOLDERS),
     *(pytest.param(f, COMPILED, id=f"{Path(f).name}-compiled", marks=pytest.mark.slow) for f in FOLDERS),
     *(pytest.param(f, COMPILED_TP2, id=f"{Path(f).name}-compiled-tp2", marks=pytest.mark.slow) for f in FOLDERS),
 ]

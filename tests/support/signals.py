@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
 
 
 def receive_signals() -> None:
@@ -13,3 +15,13 @@ def receive_signals() -> None:
     """
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def ctrl_c_received() -> Iterator[None]:
+    """Within this, Ctrl-C raises KeyboardInterrupt in this process, also in a shell's background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
