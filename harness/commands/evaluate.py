@@ -60,9 +60,9 @@ def run(
 
     CONFIG is a YAML file. If there is no such file, configs/NAME.yaml means the config NAME that comes with gatedeval.
 
-    With --budget, every task gets the same number of samples: the largest for which the whole run is predicted to fit
-    into the time, at most what CONFIG asks for. The plan is shown before it starts. A model whose speed on this machine
-    is not known yet is measured first.
+    With --budget, every reported number gets samples for the same precision: the best for which the whole run is
+    predicted to fit into the time, at most what CONFIG asks for. The plan is shown before it starts. A model whose
+    speed on this machine is not known yet is measured first.
 
     With --cluster many engines answer at once, on the GPUs of this machine or of many. A run that was begun without it
     goes on with it, and the reverse: samples and hashes are the same.
@@ -117,9 +117,11 @@ def plan(
     built = planned_for(loaded, device_memory)
     if measure and not built.refusals:
         measured(built, path)
+    fits = None
     if budget is not None and not built.refusals:
-        built = planned_for(fitted(built, budget, path).apply(loaded), device_memory)
-    show(built, path, sys.stdout)
+        fits = fitted(built, budget, path)
+        built = planned_for(fits.apply(loaded), device_memory)
+    show(built, path, sys.stdout, fits)
     built.check()
     if loaded.cluster is not None:
         from harness.run.costs import Costs, results_of
@@ -241,7 +243,7 @@ def within_budget(config: Config, path: Path, seconds: float, quiet: bool) -> tu
     measured(built, path)
     budget = fitted(built, seconds, path)
     if not quiet:
-        show(planned_for(budget.apply(config), None), path, sys.stderr)
+        show(planned_for(budget.apply(config), None), path, sys.stderr, budget)
     return budget.apply(config), budget
 
 

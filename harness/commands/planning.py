@@ -40,12 +40,12 @@ def measured(plan: Plan, path: Path) -> None:
 
 
 def fitted(plan: Plan, seconds: float, path: Path) -> Budget:
-    """The largest equal plan within `seconds`.
+    """The plan of equal precision within `seconds`.
 
     Raises:
         GatedevalError: the speed of a model is not known, or the smallest plan takes longer.
     """
-    from harness.run.budget import Budget, asked, equal_counts, largest_within
+    from harness.run.budget import fitting
     from harness.run.costs import Costs, results_of
     from harness.types import GatedevalError
 
@@ -55,13 +55,14 @@ def fitted(plan: Plan, seconds: float, path: Path) -> Budget:
             f"--budget: the speed of {', '.join(costs.unmeasured())} on this machine is not known; add --measure, which"
             " takes about ten seconds per model beside its start"
         )
-    most = max(plan.cells.values(), default=1)
-    samples = largest_within(costs, seconds, equal_counts(costs), most)
-    return Budget(seconds=seconds, samples=samples, asked=asked(plan.config))
+    return fitting(costs, seconds)
 
 
-def show(plan: Plan, path: Path, out: TextIO) -> None:
-    """Print the plan with its memory and time; nothing where everything was refused: a table of zeros says nothing."""
+def show(plan: Plan, path: Path, out: TextIO, budget: Budget | None = None) -> None:
+    """Print the plan with its memory and time; nothing where everything was refused: a table of zeros says nothing.
+
+    `budget`: what gave the plan its numbers of samples.
+    """
     from harness.run.costs import Costs, results_of
     from harness.run.costs_text import memory_text, time_text
     from harness.run.plan_text import render
@@ -73,3 +74,5 @@ def show(plan: Plan, path: Path, out: TextIO) -> None:
     for part in (memory_text(costs), time_text(costs, plan.cells)):
         if part:
             print("\n" + "\n".join(part), file=out)
+    if budget is not None:
+        print("\n" + budget.text(plan.config), file=out)

@@ -154,7 +154,8 @@ class Run(Document):
     """`sessions`: predicted and real seconds of each. `models`: label -> what its speed depends on (`key`), seconds of
     engine starts and of changes of the setting, and `observations`: work and seconds of each cell of each session."""
     budget: dict[str, Any] = {}
-    """The run's `--budget`: `seconds`, the `samples` per task and length that fit, and what the config had `asked`."""
+    """The run's `--budget`: `seconds`; `samples` per task and length of every entry (older runs: one number), and what
+    each had `asked`; `half_width` of the widest reported number in points, if scores vary as much as they can."""
     comparisons: dict[str, Any] = {}
     """`baselines`: context label -> the model that the others are compared with."""
     failures: dict[str, str] = {}

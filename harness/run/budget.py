@@ -1,7 +1,9 @@
-"""The largest equal plan that fits a time: `--budget 2h`.
+"""The largest plan of equal precision that fits a time: `--budget 2h`.
 
-Equal means that every task of every benchmark entry gets the same number of samples, unless it has fewer or its entry
-asks for fewer: then it keeps those. The number is the largest whose predicted time is within the budget.
+Equal precision means that every reported number gets samples for the same interval, if scores vary as much as scores
+in 0..1 can (standard deviation 0.5): RULER's average over 13 tasks needs a thirteenth of GSM8k's samples in each task.
+Within a number, tasks get the same number of samples. No task gets more than its entry asks for or than there are, so a
+number may stay wider. The precision is the narrowest whose predicted time is within the budget.
 
 Where samples come in rounds, the number is the most that a task may take (`at_most`), and at least `at_least`: the run
 takes no longer than predicted, and ends earlier where its precision is reached earlier.
@@ -9,54 +11,98 @@ takes no longer than predicted, and ends earlier where its precision is reached 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from scipy import special
+
+from harness.benchmarks.presentation import presentation_of
 from harness.config import BenchmarkEntry, Config
 from harness.config.sampling import Sampling, most
 from harness.run.costs import Costs
 from harness.run.estimate import duration
+from harness.run.numbers import design_of
+from harness.run.plan import Plan
+from harness.stats.intervals import LEVEL
+from harness.stats.sequential import Design
 from harness.store.manifest import MANIFEST, read_manifest
 from harness.types import Cell, GatedevalError
 
-Allocation = Callable[[int], Mapping[Cell, int]]
-"""A plan of some size, counted by a whole number: the size -> samples of every cell. A larger size asks for no fewer.
-
-Equal counts are one allocation (`equal_counts`); plans of equal precision can be another.
-"""
+WIDEST_SPREAD = 50.0
+"""The largest standard deviation that scores of 0 to 100 points can have: half of them right."""
 
 
-def equal_counts(costs: Costs) -> Allocation:
-    """`size` samples in every cell, or all that the plan asks for where that is less; of rounds at least `at_least`.
+class EqualPrecision:
+    """Plans of growing size. `size`: samples that the interval of every reported number is worth.
 
-    Cells of a benchmark whose entry has no number of samples keep theirs.
+    A number of H tasks with equal weight gets size / H samples in each. Where rounds draw from a population without
+    replacement (MMLU's questions), fewer are worth as many.
     """
-    planned = costs.plan.cells
-    least: dict[Cell, int] = {}
-    for cell, n in planned.items():
-        benchmark = costs.plan.benchmark(cell)
-        least[cell] = (benchmark.sampling.at_least if benchmark.sampling else 1) if _has_count(benchmark) else n
-    return lambda size: {cell: min(max(size, least[cell]), n) for cell, n in planned.items()}
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        numbers: dict[tuple[str, str, str, int, str], list[Cell]] = {}
+        for cell in plan.cells:
+            sampling = plan.benchmark(cell).sampling
+            task = cell.task if sampling is not None and sampling.per == "task" else ""
+            numbers.setdefault((cell.model, cell.context, cell.benchmark, cell.length, task), []).append(cell)
+        self._numbers = [(cells, design_of(plan, cells)) for cells in numbers.values()]
+        entries = {id(entry): i for i, entry in enumerate(plan.config.benchmarks)}
+        self._entry = {cell: entries[id(plan.benchmark(cell))] for cell in plan.cells}
+
+    @cached_property
+    def largest(self) -> int:
+        """A size that asks for all that the plan has."""
+        sizes = [1.0]
+        for _, design in self._numbers:
+            nearly = np.maximum(1.0, np.minimum(design.most, design.sizes - 1))  # all there are have no variance left
+            sizes += [worth for worth in (_worth(nearly, design),) if math.isfinite(worth)]
+        return math.floor(max(sizes)) + 1
+
+    def samples(self, size: int) -> tuple[int | None, ...]:
+        """Samples per task of every entry of the config; None for entries that have no number of samples."""
+        entries = self._plan.config.benchmarks
+        most_of = [1] * len(entries)
+        for cells, design in self._numbers:
+            needed = _per_task(size, design)
+            for i in {self._entry[cell] for cell in cells}:
+                most_of[i] = max(most_of[i], needed)
+        return tuple(_bounded(e, n) if _has_count(e) else None for e, n in zip(entries, most_of, strict=True))
+
+    def counts(self, size: int) -> dict[Cell, int]:
+        """Samples of every cell of the plan."""
+        samples = self.samples(size)
+        pairs = ((cell, n, samples[self._entry[cell]]) for cell, n in self._plan.cells.items())
+        return {cell: n if fits is None else min(fits, n) for cell, n, fits in pairs}
+
+    def half_width(self, counts: Mapping[Cell, int]) -> float:
+        """Half of the widest number's 95% interval, in points, if the scores of every task vary as much as they can."""
+        found = [1 / _worth(np.array([counts[c] for c in cells]), design) for cells, design in self._numbers]
+        return float(special.ndtri(0.5 + LEVEL / 2)) * WIDEST_SPREAD * math.sqrt(max(found, default=0.0))
 
 
-def largest_within(costs: Costs, seconds: float, allocation: Allocation, most: int) -> int:
-    """The largest size, 1 to `most`, of an allocation whose predicted time is at most `seconds`.
+def largest_within(costs: Costs, seconds: float, counts: Callable[[int], Mapping[Cell, int]], largest: int) -> int:
+    """The largest size, 1 to `largest`, whose `counts` of samples are predicted to take at most `seconds`.
 
     Raises:
         GatedevalError: even the smallest takes longer.
     """
-    if (needed := costs.total(allocation(1))) > seconds:
+    if (needed := costs.total(counts(1))) > seconds:
         raise GatedevalError(
             f"--budget {duration(seconds)}: with one sample per task and length (at_least, where samples come in"
             f" rounds) the run takes about {duration(needed)}, of which engine starts are"
             f" {duration(costs.fixed(costs.plan.cells))}: raise the budget, or leave out models, context settings,"
             " tasks or lengths"
         )
-    low, high = 1, most
+    low, high = 1, largest
     while low < high:  # time grows with the size
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if costs.total(allocation(middle)) <= seconds else (low, middle - 1)
+        low, high = (middle, high) if costs.total(counts(middle)) <= seconds else (low, middle - 1)
     return low
 
 
@@ -64,28 +110,43 @@ def largest_within(costs: Costs, seconds: float, allocation: Allocation, most: i
 class Budget:
     """A run's budget as run.json has it.
 
-    `samples`: the most per task and length. `asked`: the most that each entry of the config had asked for.
+    `half_width`: of the widest reported number's interval, in points, if scores vary as much as they can; None in a run
+    of an older version. `samples`: the most per task and length, of each entry of the config. `asked`: the most
+    that each had asked for. None in both: the entry has no number of samples, or asks for all.
     """
 
     seconds: float
-    samples: int
+    half_width: float | None
+    samples: tuple[int | None, ...]
     asked: tuple[int | None, ...]
+
+    def text(self, config: Config) -> str:
+        """What was chosen, in one sentence."""
+        pairs = [(e.name, n) for e, n in zip(config.benchmarks, self.samples, strict=True) if n is not None]
+        numbers = ", ".join(f"{presentation_of(name).title} {n:,}" for name, n in pairs)
+        width = ""
+        if self.half_width is not None:
+            reach = f"±{self.half_width:.1f} points (95%)"
+            width = f"; every reported number within {reach}, if scores vary as much as they can"
+        return f"--budget {duration(self.seconds)}: samples per task and length: {numbers}{width}"
 
     def apply(self, config: Config) -> Config:
         """`config` with at most `samples` per task and length in every entry that has a number of samples."""
-        entries = tuple(
-            entry.model_copy(update={"samples": self._of(entry)}) if _has_count(entry) else entry
-            for entry in config.benchmarks
-        )
+        pairs = zip(config.benchmarks, self.samples, strict=True)
+        entries = tuple(e if n is None else e.model_copy(update={"samples": _lowered(e, n)}) for e, n in pairs)
         return config.model_copy(update={"benchmarks": entries})
 
-    def _of(self, entry: BenchmarkEntry) -> int | Sampling:
-        """The entry's samples: its count or its rule, lowered to the budget's number."""
-        lowered = min(self.samples, _count(entry) or self.samples)
-        rule = getattr(entry, "samples", None)
-        if not isinstance(rule, Sampling):
-            return lowered
-        return rule.model_copy(update={"at_most": max(lowered, rule.at_least)})
+
+def fitting(costs: Costs, seconds: float) -> Budget:
+    """The plan of equal precision that fits into `seconds`.
+
+    Raises:
+        GatedevalError: even one sample per task takes longer.
+    """
+    sizes = EqualPrecision(costs.plan)
+    size = largest_within(costs, seconds, sizes.counts, sizes.largest)
+    width = round(sizes.half_width(sizes.counts(size)), 4)
+    return Budget(seconds=seconds, half_width=width, samples=sizes.samples(size), asked=asked(costs.plan.config))
 
 
 def asked(config: Config) -> tuple[int | None, ...]:
@@ -97,15 +158,58 @@ def recorded(path: Path, config: Config, seconds: float) -> Budget | None:
     """The budget that the run at `path` was begun with, if it is this one for these numbers; else None.
 
     A later session then keeps its numbers: what is known about the speed may be more by now, and the same command is to
-    continue the run that it has begun.
+    continue the run that it has begun. Older versions gave every entry one number, which run.json has as `samples`.
     """
     if not (path / MANIFEST).is_file():
         return None
     found = read_manifest(path).get("budget")
-    if not isinstance(found, dict) or found.get("seconds") != seconds or not isinstance(found.get("samples"), int):
+    if (
+        not isinstance(found, dict)
+        or found.get("seconds") != seconds
+        or list(found.get("asked") or []) != [*asked(config)]
+    ):
         return None
-    same = list(found.get("asked") or []) == list(asked(config))
-    return Budget(seconds=seconds, samples=found["samples"], asked=asked(config)) if same else None
+    if (samples := _recorded_samples(found.get("samples"), config)) is None:
+        return None
+    return Budget(seconds=seconds, half_width=found.get("half_width"), samples=samples, asked=asked(config))
+
+
+def _recorded_samples(found: Any, config: Config) -> tuple[int | None, ...] | None:
+    """The samples of every entry as run.json has them; None where they are not those of this config's entries."""
+    if isinstance(found, int):
+        numbers = [min(found, _count(entry) or found) if _has_count(entry) else None for entry in config.benchmarks]
+        return tuple(n if n is None else _bounded(e, n) for n, e in zip(numbers, config.benchmarks, strict=True))
+    if not isinstance(found, list) or len(found) != len(config.benchmarks):
+        return None
+    return tuple(found)
+
+
+def _worth(n: Any, design: Design) -> float:
+    """How many samples of a single task, of which there is no end, `n` samples per task are worth; see Kish (1965)."""
+    variance = float((design.weights**2 / n * (1 - n / design.sizes)).sum())
+    return 1 / variance if variance > 0 else math.inf
+
+
+def _per_task(size: int, design: Design) -> int:
+    """The fewest samples per task that are worth `size`, or the most that the design has."""
+    low, high = 1, int(design.most.max())
+    while low < high:
+        middle = (low + high) // 2
+        enough = _worth(np.minimum(middle, design.most), design) >= size
+        low, high = (low, middle) if enough else (middle + 1, high)
+    return low
+
+
+def _lowered(entry: BenchmarkEntry, samples: int) -> int | Sampling:
+    """The entry's samples: its count or its rule, lowered to `samples`."""
+    rule = getattr(entry, "samples", None)
+    return rule.model_copy(update={"at_most": samples}) if isinstance(rule, Sampling) else samples
+
+
+def _bounded(entry: BenchmarkEntry, samples: int) -> int:
+    """So many samples of an entry, and no fewer than the first of its rounds has."""
+    rule = getattr(entry, "samples", None)
+    return max(samples, rule.at_least) if isinstance(rule, Sampling) else samples
 
 
 def _count(entry: BenchmarkEntry) -> int | None:

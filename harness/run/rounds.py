@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.presentation import presentation_of
 from harness.benchmarks.protocol import Benchmark, benchmarks_of
+from harness.run.numbers import Place, numbers_of, population_of, weights_of
 from harness.run.plan import Plan
 from harness.stats.decision import look_at, next_look
 from harness.stats.sequential import Moments, estimate, next_counts
@@ -40,17 +41,12 @@ def entries_of(plan: Plan) -> list[Rounds]:
     for benchmark in benchmarks_of(plan.config):
         if benchmark.sampling is None:
             continue
-        cells = [cell for cell in plan.cells if plan.benchmark(cell) is benchmark]
-        groups: dict[tuple[str, str, int, str], list[Cell]] = {}
-        for cell in cells:
-            task = cell.task if benchmark.sampling.per == "task" else ""
-            groups.setdefault((cell.model, cell.context, cell.length, task), []).append(cell)
-        found += _entries(plan, benchmark, groups)
+        found += _entries(plan, benchmark, numbers_of(plan, benchmark))
     tests = sum(entry.goal == "decide" for entry in found)
     return [dataclasses.replace(e, tests=tests) if e.goal == "decide" else e for e in found]
 
 
-def _entries(plan: Plan, benchmark: Benchmark, groups: Mapping[tuple[str, str, int, str], list[Cell]]) -> list[Rounds]:
+def _entries(plan: Plan, benchmark: Benchmark, groups: Mapping[Place, list[Cell]]) -> list[Rounds]:
     rule, decide = benchmark.sampling, plan.config.decide
     assert rule is not None
     found = []
@@ -71,11 +67,7 @@ def _entry(
     plan: Plan, benchmark: Benchmark, cells: list[Cell], models: tuple[str, ...], goal: Goal, target: float
 ) -> Rounds:
     assert benchmark.sampling is not None
-    there = [benchmark.population(cell.task, plan.data) for cell in cells]
-    population = tuple(n for n in there if n is not None)
-    whole = population if len(population) == len(cells) else None
-    equal = whole is None or presentation_of(benchmark.name).pooling == "tasks"
-    parts = [1.0] * len(cells) if equal or whole is None else [float(n) for n in whole]
+    population = population_of(plan, cells)
     at_least = benchmark.sampling.at_least
     most = tuple(plan.cells[cell] for cell in cells)
     return Rounds(
@@ -84,8 +76,8 @@ def _entry(
         benchmark=benchmark.name,
         length=cells[0].length,
         tasks=tuple(cell.task for cell in cells),
-        weights=tuple(part / sum(parts) for part in parts),
-        population=whole,
+        weights=weights_of(cells, population),
+        population=population,
         at_least=at_least,
         most=most,
         goal=goal,

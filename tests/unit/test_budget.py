@@ -11,12 +11,12 @@ import pytest
 
 from harness.commands.evaluate import within_budget
 from harness.commands.planning import fitted
-from harness.config import Config, from_dict
+from harness.config import Config, from_dict, to_dict
 from harness.config.sampling import Sampling
 from harness.cost.known import write_speeds
 from harness.cost.work import Work
 from harness.run import runner
-from harness.run.budget import Budget, asked, equal_counts
+from harness.run.budget import Budget, EqualPrecision, asked
 from harness.run.costs import Costs
 from harness.run.plan import build
 from harness.run.progress import Progress
@@ -78,10 +78,12 @@ def test_a_budgeted_run_that_was_killed_takes_the_same_allocation(tiny: Path, tm
     asked_for = config(tiny, tmp_path / "results", samples)
     a_machine(asked_for, seconds_per_token=2e-3)
     whole, budget = within_budget(asked_for, tmp_path / "whole", SECONDS, quiet=True)
-    assert 10 < budget.samples < 40, "the budget lowers both numbers"
+    ruler, choice = budget.samples
+    assert 10 < ruler < 100 > choice > 10, "the budget lowers both numbers"
+    assert budget.half_width is not None
     run(whole, budget, tmp_path / "whole")
     expected = ids(tmp_path / "whole")
-    assert {len(found) for found in expected.values()} <= {*range(10, budget.samples + 1)}
+    assert {len(found) for found in expected.values()} <= {*range(10, ruler + 1), choice}
 
     path = asked_for.results / "run"
     for after in (5, 20):  # answers of this session, then it is killed
@@ -98,18 +100,35 @@ def test_a_budgeted_run_that_was_killed_takes_the_same_allocation(tiny: Path, tm
     run(smaller, again, path)
     assert ids(path) == expected
     assert Store.read(path).manifest["state"] == "complete"
-    assert Store.read(path).manifest["budget"]["samples"] == budget.samples
+    assert Store.read(path).manifest["budget"]["samples"] == [*budget.samples]
 
 
 def test_a_budget_lowers_the_most_of_a_rule_but_not_its_first_round(tiny: Path, tmp_path: Path) -> None:
     rule = {"precision": 2.0, "at_least": 20}
     plan = build(config(tiny, tmp_path, rule))
     assert asked(plan.config) == (500, 40), "RULER's own number is the most where the rule has none"
-    counts = equal_counts(Costs(plan))
-    assert set(counts(30).values()) == {30}
-    assert sorted(set(counts(3).values())) == [3, 20]
-    smaller = Budget(seconds=1.0, samples=3, asked=(500, 40)).apply(plan.config)
+    sizes = EqualPrecision(plan)
+    assert sizes.samples(50) == (25, 40), "the config asks for 40 questions"
+    assert sizes.samples(3) == (20, 3)
+    smaller = Budget(seconds=1.0, half_width=None, samples=sizes.samples(3), asked=(500, 40)).apply(plan.config)
     first, second = (getattr(entry, "samples", None) for entry in smaller.benchmarks)
     assert first == Sampling(precision=2.0, at_least=20, at_most=20)
     assert second == 3
-    assert build(smaller).cells == counts(3)
+    assert build(smaller).cells == sizes.counts(3)
+    assert max(sizes.counts(3).values()) == 20
+
+
+def test_every_number_of_a_budget_gets_the_same_precision(tiny: Path, tmp_path: Path) -> None:
+    """RULER's mean of two tasks needs half of the samples in each; its tasks may stand in two entries."""
+    plan = build(config(tiny, tmp_path, 500))
+    sizes = EqualPrecision(plan)
+    for size in (10, 20, 35):
+        by_task = {cell.task: n for cell, n in sizes.counts(size).items()}
+        assert by_task["niah_single_1"] == by_task["niah_single_2"] == -(-size // 2)
+        assert sizes.half_width(sizes.counts(size)) == pytest.approx(98 / size**0.5, rel=0.01)
+    assert sizes.counts(sizes.largest) == plan.cells
+    facts = to_dict(plan.config)
+    both, choice = facts["benchmarks"]
+    facts["benchmarks"] = [*({**both, "ruler": [task]} for task in both["ruler"]), choice]
+    apart = build(from_dict(facts))
+    assert EqualPrecision(apart).samples(20) == (10, 10, sizes.samples(20)[1])

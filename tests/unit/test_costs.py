@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -31,7 +32,7 @@ from harness.models.kv_cache import (
     reserved_bytes,
 )
 from harness.models.weights import active_parameters, weight_bytes
-from harness.run.budget import Budget, asked, equal_counts, largest_within, recorded
+from harness.run.budget import Budget, EqualPrecision, asked, fitting, largest_within, recorded
 from harness.run.cost_log import CostLog
 from harness.run.costs import Costs
 from harness.run.costs_text import memory_text, time_text
@@ -372,19 +373,21 @@ def test_a_calibration_is_kept_and_a_run_is_better_than_one(tiny: Path, tmp_path
         assert Records(tmp_path).of({}).observations == ()
 
 
-def test_the_budget_is_the_largest_equal_plan_that_fits(tiny: Path, tmp_path: Path) -> None:
+def test_the_budget_is_the_largest_plan_of_equal_precision_that_fits(tiny: Path, tmp_path: Path) -> None:
     plan = small_plan(tiny, tmp_path)
     write_speeds(tmp_path, record(plan))
     costs = Costs(plan)
-    counts = equal_counts(costs)
-    whole = costs.total(plan.cells)
-    assert largest_within(costs, whole * 1.001, counts, 8) == 8
-    for seconds in (costs.total(counts(3)) * 1.0001, costs.total(counts(5)) * 1.0001):
-        size = largest_within(costs, seconds, counts, 8)
+    sizes = EqualPrecision(plan)
+    counts, whole = sizes.counts, costs.total(plan.cells)
+    assert counts(sizes.largest) == plan.cells
+    assert fitting(costs, whole * 1.001).samples == (8,)
+    for seconds in (costs.total(counts(6)) * 1.0001, costs.total(counts(10)) * 1.0001):
+        size = largest_within(costs, seconds, counts, sizes.largest)
         assert costs.total(counts(size)) <= seconds < costs.total(counts(size + 1))
+        assert fitting(costs, seconds).samples == sizes.samples(size)
     with pytest.raises(GatedevalError, match="engine starts are 11 s: raise the budget"):
-        largest_within(costs, 5.0, counts, 8)
-    budget = Budget(seconds=60.0, samples=3, asked=asked(plan.config))
+        fitting(costs, 5.0)
+    budget = Budget(seconds=60.0, half_width=None, samples=(3,), asked=asked(plan.config))
     smaller = budget.apply(plan.config)
     assert asked(smaller) == (3,)
     assert set(build(smaller).cells.values()) == {3}
@@ -392,7 +395,10 @@ def test_the_budget_is_the_largest_equal_plan_that_fits(tiny: Path, tmp_path: Pa
     run.mkdir()
     assert recorded(run, plan.config, 60.0) is None
     (run / "run.json").write_text(json.dumps({"cells": [], "budget": {"seconds": 60.0, "samples": 3, "asked": [8]}}))
-    assert recorded(run, plan.config, 60.0) == budget
+    assert recorded(run, plan.config, 60.0) == budget, "a run of an older version has one number"
+    record_of = {"seconds": 60.0, "half_width": 21.0, "samples": [3], "asked": [8]}
+    (run / "run.json").write_text(json.dumps({"cells": [], "budget": record_of}))
+    assert recorded(run, plan.config, 60.0) == dataclasses.replace(budget, half_width=21.0)
     assert recorded(run, plan.config, 61.0) is None
     assert recorded(run, smaller, 60.0) is None, "the config asks for other numbers now"
 
