@@ -28,7 +28,7 @@ BENCHES = {
     "probe": ["--length", "32767"],
     "arms": ["--runs", "1000"],
     "precision": ["--runs", "2000", "--others", "300"],
-    "rounds": ["--precision", "0.6"],
+    "rounds": [],
     "costs": [],
     "cluster": [],
     "engines": ["--pairs", "1"],

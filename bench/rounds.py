@@ -1,9 +1,10 @@
 """Wall time of a run that samples to a precision, against the run with equal counts that is as precise.
 
-A demo model on ten of RULER's tasks, which need no other data. The first run has a `precision`. The second gives
-every task and length the same number of samples: the smallest with which, by the scores of the first run, the interval
-of every reported number is as narrow as the precision. Both are whole commands, in turn, in folders of their own: start
-of the engine, planning, rounds and table count. The half-widths that both tables really report are printed beside.
+The demo's models on ten of RULER's tasks, which need no other data. The first run has a `precision`. The second gives
+every task, length and model the same number of samples: the smallest with which, by the scores of the first run, the
+interval of every reported number is as narrow as the precision. Both are whole commands, in turn, in folders of their
+own: start of the engines, planning, rounds and table count. The half-widths that both tables really report are printed
+beside.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,11 @@ TASKS = [
 FOLDER = CACHE / "rounds"
 
 
-def config(samples: Any, lengths: list[int], model: str) -> dict[str, Any]:
-    """One demo model under its own setting."""
+def config(samples: Any, lengths: list[int], models: list[str]) -> dict[str, Any]:
+    """Models of the demo under the setting that they were trained with last."""
     return {
         "name": "rounds",
-        "models": [{"label": model, "path": str(DEMO / "models" / model / "long")}],
+        "models": [{"label": model, "path": str(DEMO / "models" / model / "long")} for model in models],
         "contexts": [{"label": "base 1M", "rope_theta": 1_000_000, "max_length": 2048}],
         "benchmarks": [{"ruler": TASKS, "lengths": lengths, "samples": samples, "profile": "fair"}],
         "data": str(DEMO / "data"),
@@ -60,13 +60,14 @@ def timed(name: str, facts: dict[str, Any]) -> dict[str, Any]:
     if done.returncode:
         raise SystemExit(f"gatedeval run {file}: {done.stderr[-2000:]}")
     manifest = json.loads((run / "run.json").read_text())
-    [model] = manifest["cost"]["models"].values()
-    answering = sum(o["seconds"] for o in model["observations"])
+    models = manifest["cost"]["models"].values()
+    observations = [o for model in models for o in model["observations"]]
     found = {
         "wall": wall,
-        "start": sum(model["starts"]),
-        "answering": answering,
-        "samples": sum(o["samples"] for o in model["observations"]),
+        "start": sum(second for model in models for second in model["starts"]),
+        "answering": sum(o["seconds"] for o in observations),
+        "samples": sum(o["samples"] for o in observations),
+        "computed": sum(o["work"]["computed"] for o in observations),
         "rounds": [len(entry["samples"]) for entry in manifest.get("rounds") or []],
         "halves": halves(run),
     }
@@ -83,14 +84,14 @@ def halves(run: Path) -> list[float]:
     return [(high - low) / 2 for low, high in intervals]
 
 
-def equal_count(run: Path, lengths: Iterable[int], half: float) -> int:
-    """Samples per task with which the interval of every length's mean is expected to be `half` points at each side."""
+def equal_count(run: Path, half: float) -> int:
+    """Samples per task with which the interval of every reported mean is expected to be `half` points at each side."""
     from harness.store import Store
 
     store = Store.read(run)
     needed = 0.0
-    for length in lengths:
-        columns = [store.scores(cell).scores for cell in store.cells if cell.length == length]
+    for number in {(cell.model, cell.length) for cell in store.cells}:
+        columns = [store.scores(cell).scores for cell in store.cells if (cell.model, cell.length) == number]
         variance = sum(float(np.var(c, ddof=1)) for c in columns) / len(columns) ** 2
         needed = max(needed, variance * (100 * float(special.ndtri(0.975)) / half) ** 2)
     return max(2, round(needed))
@@ -99,26 +100,26 @@ def equal_count(run: Path, lengths: Iterable[int], half: float) -> int:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", type=float, default=0.35, help="half-width in points (default: 0.35)")
+    parser.add_argument("--precision", type=float, default=1.0, help="half-width in points (default: 1.0)")
     parser.add_argument("--at-least", type=int, default=50, help="samples per task of the first round (default: 50)")
-    parser.add_argument("--lengths", default="1024", help="of prompts and answers, with commas (default: 1024)")
-    parser.add_argument("--model", default="elementwise", help="demo model (default: elementwise)")
+    parser.add_argument("--lengths", default="1024,2048", help="of prompts and answers (default: 1024,2048)")
+    parser.add_argument("--models", default="baseline,headwise,elementwise", help="of the demo (default: all three)")
     parser.add_argument("--repeats", type=int, default=1, help="pairs of runs (default: 1)")
     args = parser.parse_args()
-    lengths = [int(n) for n in args.lengths.split(",")]
+    lengths, models = [int(n) for n in args.lengths.split(",")], args.models.split(",")
     rule = {"precision": args.precision, "at_least": args.at_least, "at_most": 2000}
     pairs, count = [], 0
     for _ in range(args.repeats):
-        goal = timed("precision", config(rule, lengths, args.model))
-        count = count or equal_count(FOLDER / "results" / "precision", lengths, args.precision)
-        pairs.append((goal, timed("equal", config(count, lengths, args.model))))
+        goal = timed("precision", config(rule, lengths, models))
+        count = count or equal_count(FOLDER / "results" / "precision", args.precision)
+        pairs.append((goal, timed("equal", config(count, lengths, models))))
     ratio = statistics.median(a["wall"] / b["wall"] for a, b in pairs)
     answering = statistics.median(a["answering"] / b["answering"] for a, b in pairs)
     goal, equal = pairs[0]
     emit(
         "rounds",
         f"a run with precision {args.precision:g} takes {ratio:.2f} x the wall time of the run with {count} samples"
-        f" per task and length (median of {len(pairs)}; at most 0.5 is asked for); answering alone {answering:.2f} x,"
+        f" per task, length and model (median of {len(pairs)}; at most 0.5 is asked for); answering {answering:.2f} x,"
         f" samples {goal['samples']:,} against {equal['samples']:,}; half-widths"
         f" {max(goal['halves']):.2f} against {max(equal['halves']):.2f} points at most",
         ratio=ratio, answering=answering, count=count, bar=0.5, pairs=pairs,
