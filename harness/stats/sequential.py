@@ -14,9 +14,9 @@ simulation what they give:
   from the third central moments m3_h. For one stratum of 0/1 scores that is Wilson's interval (1927), which has a width
   also where no failure was seen; N = 1 / sum(w_h^2 / n_h).
 * A mean that ends by looking is off by -b in expectation; and with n_h ~ s_h, the mean of each stratum by
-  -m3_h / (2 v_h n_h), as far as its own variance counted in s_h; both as far as samples were drawn after the pilot. The
-  ends move by that much; but none moves inwards where that rests on few failures (V / b^2 is their number where
-  failures are rare; `FEW`), or on one stratum alone.
+  -m3_h / (2 v_h n_h), as far as its own variance counted in s_h; both as far as samples were drawn after the pilot, and
+  for no stratum that has all of its samples. The ends move by that much; but none moves inwards where that rests on few
+  failures (V / b^2 is their number where failures are rare; `FEW`), or on one stratum alone.
 * t is Student's quantile (degrees of freedom by Satterthwaite 1946) times `INFLATION`.
 
 Finite populations without replacement (the questions of MMLU) have the usual correction 1 - n_h / N_h in V and in b.
@@ -187,7 +187,8 @@ def estimate(moments: Moments, design: Design, level: float = LEVEL) -> Estimate
 def _bias(moments: Moments, design: Design, variances: Array, free: Array, variance: Array) -> Array:
     """How far the mean is off, with its sign turned: by when to stop, and by where samples went after the pilot."""
     n, w = moments.n, design.weights
-    later = free * (1 - design.pilot / n) * moments.cube
+    chosen = n < design.most  # no look has chosen the samples of a stratum that has its most
+    later = free * (1 - design.pilot / n) * chosen * moments.cube
     stopping = (w**3 * later / n**2).sum(-1) / variance
     if n.shape[-1] == 1:
         return stopping
