@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.benchmarks.protocol import Setup
 from harness.engine.requests import Answer, Choice, Completion, Question, SampleRequest
-from harness.models.thinking import Thinking
+from harness.models.thinking import Thinking, after_thought
 from harness.run.answers import answer_text, with_tags
 from harness.types import GatedevalError, Sample, first_line
 
@@ -45,7 +45,9 @@ def scored_sample(sample: SampleRequest, answer: Answer, setup: Setup, arithmeti
         response = with_tags(answer.text, answer.token_ids, setup.tokenizer, setup.thinking.tags)
         tokens, reason = answer.tokens, answer.finish_reason
         if setup.thinking.allowed:
-            extra["thought_opened"] = sample.thought_opened
+            extra["thought_opened"] = opened = sample.thought_opened
+            if not after_thought(response, setup.thinking.tags, opened).strip():
+                extra["nothing_scored"] = True  # else the response would not count as an empty answer
     return Sample(
         id=sample.id,
         hash=sample.hash,

@@ -33,9 +33,9 @@ class CellScores:
     `finish`: int8 (n,), an index into `FINISH`. `prompt_tokens`: int64 (n,). `unreadable`: lines that are not JSON.
     `arithmetic`: how many answers each key of the manifest's `arithmetic` computed; "" where none is recorded.
     `answers`, `references`: int64 (n,), equal where two samples have the same answer or the same references, within one
-    process; an answer without a visible character is `EMPTY`. `tied`: bool (n,), whether options were compared and
-    two or more share the highest score exactly. `weights`: metric -> (n,) words or bytes of each text, for the metrics
-    that are no mean over samples (`harness.benchmarks.rolling`).
+    process; an answer without a visible character, or with a thought alone, is `EMPTY`. `tied`: bool (n,), whether
+    options were compared and two or more share the highest score exactly. `weights`: metric -> (n,) words or bytes of
+    each text, for the metrics that are no mean over samples (`harness.benchmarks.rolling`).
     """
 
     ids: list[str]
@@ -234,7 +234,7 @@ def read_scores(path: Path, planned: int | None, expected: Mapping[str, str] | N
             _prompt_identity(record),
             FINISH.index(reason) if (reason := record.get("finish_reason")) in FINISH else 0,
             int(record.get("prompt_tokens") or 0),
-            hash(answer) or 1 if (answer := str(record.get("response") or "").strip()) else EMPTY,
+            _answer_identity(record),
             hash(json.dumps(record.get("references"))),
             _tied((record.get("extra") or {}).get("logprobs")),
             str(record.get("arithmetic") or ""),
@@ -273,6 +273,14 @@ def _tied(scores: Any) -> bool:
     if not isinstance(scores, list) or not all(isinstance(score, int | float) for score in scores):
         return False
     return len(scores) > 1 and scores.count(max(scores)) > 1
+
+
+def _answer_identity(record: Mapping[str, Any]) -> int:
+    """A number that is equal where two responses are; `EMPTY` where nothing of a response was scored."""
+    answer = str(record.get("response") or "").strip()
+    if not answer or (record.get("extra") or {}).get("nothing_scored"):
+        return EMPTY
+    return hash(answer) or 1
 
 
 def _prompt_identity(record: Mapping[str, Any]) -> int:

@@ -29,9 +29,9 @@ _MOST = 6  # cells that a line names; of more, the tasks are named
 class AnswerCounts:
     """Counts over a cell's samples.
 
-    `empty`: answers without a visible character. `same`: the most frequent answer that is not empty. `same_reference`:
-    the most frequent reference. `capped`: answers cut by their token budget. `tied`: questions whose highest option
-    score is shared exactly by two or more options; the first of them is then the answer.
+    `empty`: answers without a visible character after the thought. `same`: the most frequent answer that is not empty.
+    `same_reference`: the most frequent reference. `capped`: answers cut by their token budget. `tied`: questions whose
+    highest option score is shared exactly by two or more options; the first of them is then the answer.
     """
 
     samples: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +12,9 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner
 
+from harness.benchmarks.protocol import Setup
 from harness.config import ContextSetting, Model, from_dict
+from harness.data.folder import DataFolder
 from harness.engine.requests import Completion, Prompt, Question, SampleRequest
 from harness.models.thinking import Thinking
 from harness.models.tokenizer import Tokenizer
@@ -20,8 +23,11 @@ from harness.run.answers import answer_text, with_tags
 from harness.run.plan import build
 from harness.run.progress import Progress
 from harness.run.runner import run
+from harness.run.scoring import scored_sample
 from harness.store import Store
-from harness.types import GatedevalError
+from harness.tables import table5
+from harness.tables.answers import answer_counts
+from harness.types import Cell, GatedevalError
 from tests.checkpoints import tokenizers as odd
 from tests.support.odd_plans import config, requests_of
 
@@ -60,6 +66,22 @@ def test_a_special_tag_in_a_run_without_thinking_is_found(tagged: Tokenizer) -> 
     ids = tagged.encode("<think>hm</think>42")
     with pytest.raises(GatedevalError, match="holds <think>"):
         answer_text(with_tags(tagged.decode(ids), ids, tagged, TAGS), Thinking(), False, (), "q")
+
+
+def test_a_thought_that_is_never_closed_counts_as_an_empty_answer(tagged: Tokenizer, tmp_path: Path) -> None:
+    """It scored 0, ended by itself, and no line beneath the table said that nothing had been scored."""
+    setup = Setup(tagged, DataFolder(tmp_path), 42, thinking=Thinking(True, 64))
+    sample = SampleRequest(id="0", label="q", prompt="p", score=lambda answer, text: {"score": float(text == "30")})
+    cell = Cell("m", "native", "ruler", "vt", 4096)
+    with Store.open(tmp_path / "r", {}, cells={cell: 40}) as store:
+        for i in range(40):
+            ids = tagged.encode("<think>was it 41? Then" if i < 20 else f"<think>a</think>{i}")
+            answer = Completion("k", tagged.decode(ids), len(ids), "stop", 0.0, tuple(ids))
+            found = scored_sample(sample, answer, setup)
+            store.append(cell, dataclasses.replace(found, id=str(i), hash=str(i)))
+        assert answer_counts(store.scores(cell)).empty == 20
+        assert store.scores(cell).mean() == 1 / 40
+        assert any("Empty answers" in line and "50%" in line for line in table5(store).caption)
 
 
 def test_tags_are_the_configs(tiny: Path, shared: Path, tmp_path: Path) -> None:
