@@ -148,12 +148,16 @@ def score_vectors(real: Sequence[Array]) -> dict[str, list[Array]]:
         found[f"real, {share:.0%} made wrong"] = flipped(real, share, 0.0, rng)
         found[f"real, {share:.0%} made right"] = flipped(real, share, 1.0, rng)
     found |= {f"all {p}": [of_mean(p)] * 13 for p in (0.01, 0.005, 0.9, 0.97, 0.99, 0.995, 0.998)}
+    quarters = np.r_[np.zeros(520), np.full(480, 0.25)]
     found |= {
         "7 of 0.995, 6 of 0.5": [of_mean(0.995)] * 7 + [of_mean(0.5)] * 6,
         "one of 0.5, 12 of 1": [of_mean(0.5), *[of_mean(1.0)] * 12],
         "one of 0.9, 12 of 1": [of_mean(0.9), *[of_mean(1.0)] * 12],
         "one of 0.995, 12 of 1": [of_mean(0.995), *[of_mean(1.0)] * 12],
+        "one of 0.997, 12 of 1": [of_mean(0.997), *[of_mean(1.0)] * 12],
+        "two of 0.998, 11 of 1": [*[of_mean(0.998)] * 2, *[of_mean(1.0)] * 11],
         "from 0.93 to 0.999": [of_mean(float(p)) for p in np.linspace(0.93, 0.999, 13)],
+        "ten of 0, 0.12, 0.91, 0.99, 1": [*map(of_mean, (0.0, 0.0, 0.0, 0.0, 0.91, 0.99, 1.0, 1.0)), *[quarters] * 2],
         "0.9, and 1 in 100 is 0": [np.r_[np.full(990, 0.9), np.zeros(10)]] * 13,
         "halves, and 1 in 50 is 0": [np.r_[np.full(490, 0.5), np.full(490, 1.0), np.zeros(20)]] * 13,
     }

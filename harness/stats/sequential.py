@@ -5,7 +5,7 @@ pilot of equally many samples per stratum is drawn; then rounds follow until the
 target (Chow & Robbins 1965), and every round is spread over strata by Neyman's rule (1934), n_h ~ w_h s_h.
 
 An interval that ignores how its samples were chosen covers too rarely: a stratum that fails rarely by chance gets few
-samples and keeps its too good mean. Four things are different from the textbook's, and `bench/precision.py` shows by
+samples and keeps its too good mean. Five things are different from the textbook's, and `bench/precision.py` shows by
 simulation what they give:
 
 * Variances are shrunk to their common mean, v_h = (SS_h + k v) / (n_h - 1 + k), by Buehlmann's credibility factor k
@@ -17,6 +17,9 @@ simulation what they give:
   -m3_h / (2 v_h n_h), as far as its own variance counted in s_h; both as far as samples were drawn after the pilot, and
   for no stratum that has all of its samples. The ends move by that much; but none moves inwards where that rests on few
   failures (V / b^2 is their number where failures are rare; `FEW`), or on one stratum alone.
+* Rare failures come one by one. Where they are few, the end on the side of fewer failures moves outwards by half of
+  what one failure changes: by b / 2, a correction for continuity (Blyth & Still 1983); where they are many, by
+  FEW b^2 / V of that. Else a single failure in one of many perfect strata would exclude the truth. Not for one stratum.
 * t is Student's quantile (degrees of freedom by Satterthwaite 1946) times `INFLATION`.
 
 Finite populations without replacement (the questions of MMLU) have the usual correction 1 - n_h / N_h in V and in b.
@@ -179,8 +182,11 @@ def estimate(moments: Moments, design: Design, level: float = LEVEL) -> Estimate
     centre = value + t * t * slope / 2 / scale
     half = t * np.sqrt(np.maximum(variance, 0.0) * scale + t * t * slope * slope / 4) / scale
     sure = np.clip(1 - FEW * slope**2 / divisor, 0.0, 1.0) if n.shape[-1] > 1 else 0.0
-    low = np.minimum(np.maximum(centre + np.where(bias > 0, sure, 1.0) * bias - half, 0.0), value)
-    high = np.maximum(np.minimum(centre + np.where(bias < 0, sure, 1.0) * bias + half, 1.0), value)
+    step = np.minimum(FEW * slope**2 / divisor, 1.0) * slope / 2 if n.shape[-1] > 1 else np.zeros_like(value)
+    down, up = np.maximum(step, 0.0) * known, np.minimum(step, 0.0) * known
+    low = np.minimum(np.maximum(centre + np.where(bias > 0, sure, 1.0) * bias - half - down, 0.0), value)
+    high = np.maximum(np.minimum(centre + np.where(bias < 0, sure, 1.0) * bias + half - up, 1.0), value)
+    high = np.where(high > 1 - _SMALL, 1.0, high)  # weights add up to 1 but for rounding
     return Estimate(value, low, high, variances)
 
 
