@@ -245,7 +245,8 @@ def _check_memory(plan: Plan, planned: PlannedModel, benchmarks: Sequence[Benchm
     for setting, length in planned.max_lengths.items():
         memory = memory_of(planned.model, planned.checkpoint, options, plan.devices, length)
         plan.memory[label, setting] = memory
-        key = "engine.dtype" if planned.owner is None else "the benchmark's dtype"
+        key = "engine.dtype" if planned.model.dtype == options.dtype else "the model's dtype"
+        key = key if planned.owner is None else "the benchmark's dtype"
         plan.refusals += refusals(memory, options, label, setting, heads if isinstance(heads, int) else None, key)
 
 
