@@ -104,7 +104,9 @@ def _log(log: Any, results: Results, row: Row, scores: list[Score]) -> Any:
 
 def _ran_in(results: Results, row: Row, cells: list[Cell]) -> dict[str, str]:
     """The dtype of the log's own answers, where the row's answers were computed in several."""
-    return {"model.ran_in": ", ".join(cells_by_dtype(results.store, cells))} if "model.ran_in" in row.facts else {}
+    return (
+        {"model.ran_in": ", ".join(sorted(cells_by_dtype(results.store, cells)))} if "model.ran_in" in row.facts else {}
+    )
 
 
 def _error(errors: dict[str, str]) -> Any:

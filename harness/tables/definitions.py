@@ -9,14 +9,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.store import Store
-from harness.tables.dtypes import dtype_parts, engines_of
+from harness.tables.dtypes import dtype_of, dtype_parts, engines_of
 
 
-def definition_lines(store: Store, models: Iterable[str], contexts: Iterable[str]) -> list[str]:
-    """The lines for these labels, contexts first."""
+def definition_lines(
+    store: Store, models: Iterable[str], contexts: Iterable[str], *, probes: bool = False
+) -> list[str]:
+    """The lines for these labels, contexts first. `probes`: of numbers that a model's own engine measured."""
     models = list(dict.fromkeys(models))
     lines = [_context(store, label, models) for label in dict.fromkeys(contexts)]
-    lines += [_model(store, label) for label in models]
+    lines += [_model(store, label, probes) for label in models]
     return [line for line in [*lines, _hardware(store, models)] if line]
 
 
@@ -113,7 +115,7 @@ def _limit(setting: Mapping[str, Any], label: str, known: Mapping[str, Mapping[s
 # ------------------------------------------------------------------------------------------------- models, machine
 
 
-def _model(store: Store, label: str) -> str:
+def _model(store: Store, label: str, probes: bool) -> str:
     """ "Model SDPA gate: headwise gate; 1.35B parameters; bfloat16; MMLU in float32."."""
     facts = facts_of(store, label)
     parts = []
@@ -121,7 +123,8 @@ def _model(store: Store, label: str) -> str:
         parts.append("no gate" if gate == "none" else f"{gate} gate")
     if isinstance(count := facts.get("parameters"), int):
         parts.append(f"{_count(count)} parameters")
-    parts += dtype_parts(store, label)
+    parts += [dtype_of(facts.get("engine") or {})] if probes else dtype_parts(store, label)
+    parts = [part for part in parts if part]
     return f"Model {label}: {'; '.join(parts)}." if parts else ""
 
 

@@ -20,7 +20,10 @@ from harness.commands.main import cli
 from harness.config import Config, ContextSetting, Model, from_dict, load, to_dict
 from harness.config.cluster import ClusterOptions
 from harness.cost.devices import GIB, Devices
+from harness.exchange import export_to
+from harness.exchange.results import Results
 from harness.formats.documents import Run
+from harness.report.facts import facts_of
 from harness.run import runner
 from harness.run.costs import Costs
 from harness.run.costs_text import memory_text
@@ -142,6 +145,9 @@ def test_it_can_be_set_and_is_refused_by_line_or_option(tmp_path: Path) -> None:
     assert f"{file}:5: benchmarks 'mmlu', dtype: " in done.output
     assert "'float32'" in done.output
     assert len(done.output.strip().splitlines()) == 1
+    file.write_text(text)
+    with pytest.raises(GatedevalError, match=r"is asked for twice.*keep one \(for both dtypes: name each model twice"):
+        load(file, ["benchmarks=[mmlu, {mmlu: {dtype: auto}}]"])
 
 
 # ------------------------------------------------------------------------------------------------ plan
@@ -268,6 +274,30 @@ def test_a_row_per_model_and_the_caption_says_what_ran_in_which_dtype(finished: 
     assert any(c.startswith("Hardware: CPU") for c in table.caption)
     alone = table5(Store.read(finished / "32"))
     assert "Model baseline: no gate; 1,312,128 parameters; float32." in alone.caption
+
+
+def test_report_and_other_tools_get_the_dtypes_of_a_row(finished: Path) -> None:
+    store = Store.read(finished / "mixed")
+    row = Results(store).rows[0]
+    assert row.facts["model.ran_in"] == "bfloat16; RULER (niah_single_1) at 512 and demo_choice in float32"
+    assert facts_of(store).models[0].dtype == row.facts["model.ran_in"]
+    assert "model.ran_in" not in Results(Store.read(finished / "32")).rows[0].facts
+
+
+@pytest.mark.slow
+def test_a_log_of_inspect_has_the_dtype_of_its_own_answers(finished: Path, tmp_path: Path) -> None:
+    log = pytest.importorskip("inspect_ai.log")
+    specs = [log.read_eval_log(file).eval for file in export_to(finished / "mixed", "inspect", str(tmp_path / "logs"))]
+    assert {spec.task: spec.model_args["model.ran_in"] for spec in specs} == {
+        "ruler_512": "bfloat16, float32",
+        "ruler_1024": "bfloat16",
+        "demo_choice": "float32",
+    }
+
+
+def test_a_table_of_probes_names_the_models_own_dtype(finished: Path) -> None:
+    lines = definition_lines(Store.read(finished / "mixed"), ["baseline"], [], probes=True)
+    assert lines[0].endswith("parameters; bfloat16.")
 
 
 def test_the_same_command_asks_nothing_and_starts_nothing(finished: Path, tiny: Path) -> None:
