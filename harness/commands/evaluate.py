@@ -321,7 +321,7 @@ def _cluster(plan: Plan, progress: Progress, costs: Costs) -> Iterator[Cluster |
     from harness.cluster.connection import Cluster, on_ray
 
     models = [(planned.model, planned.checkpoint) for planned in plan.models.values()]
-    requests = {label: costs.requests(label) for label in plan.models}
+    requests = {label: costs.requests(label) for label in plan.engines}
     with Cluster(on_ray(options, plan.config.engine), models, costs=requests, say=progress.say) as cluster:
         progress.engines = cluster.standing
         yield cluster

@@ -41,7 +41,7 @@ def known_contexts(
 
 def distinct_cells(s: Source, benchmarks: list[tuple[Loc, BenchmarkEntry]]) -> None:
     """No cell is asked for twice, and no entry contradicts another one."""
-    seen: dict[tuple[str, str, int], Loc] = {}
+    seen: dict[tuple[str, str, int], tuple[Loc, BenchmarkEntry]] = {}
     for i, (loc, b) in enumerate(benchmarks):
         if conflict := next(filter(None, (b.conflict(other) for _, other in benchmarks[:i])), None):
             s.problem(loc, f"benchmarks: {conflict}")
@@ -49,10 +49,13 @@ def distinct_cells(s: Source, benchmarks: list[tuple[Loc, BenchmarkEntry]]) -> N
         twice = next((c for c in cells if c in seen), None)
         if twice:
             what = f"{twice[1]} at {twice[2]}" if twice[2] else twice[1]
-            s.problem(
-                loc, f"benchmarks: {twice[0]} {what} is asked for twice (also at {s.place(seen[twice])}); keep one"
+            first, other = seen[twice]
+            also = (
+                "" if b.dtype == other.dtype else " (for both dtypes: name each model twice, with a `dtype` of its own)"
             )
-        seen.update(dict.fromkeys(cells, loc))
+            problem = f"benchmarks: {twice[0]} {what} is asked for twice (also at {s.place(first)}); keep one{also}"
+            s.problem(loc, problem)
+        seen.update(dict.fromkeys(cells, (loc, b)))
 
 
 def table_names(

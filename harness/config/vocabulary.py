@@ -207,6 +207,7 @@ class BenchmarkEntry(Entry):
     """Fields that may name a file: from the current directory, else from the config's."""
 
     contexts: Annotated[tuple[Text, ...], OneOrMore, Field(min_length=1)] | None = None  # labels; None: all of them
+    dtype: Dtype | None = None  # in which every model answers this entry; None: the model's own
 
     registered: ClassVar[dict[str, type[BenchmarkEntry]]] = {}
 
@@ -251,8 +252,8 @@ class BenchmarkEntry(Entry):
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry as JSON-able data in the file's own form; `contexts` only where it is set."""
-        keys = self.model_dump(mode="json", exclude={"contexts"} if self.contexts is None else None)
+        """The entry as JSON-able data in the file's own form; `contexts` and `dtype` only where they are set."""
+        keys = self.model_dump(mode="json", exclude={k for k in ("contexts", "dtype") if getattr(self, k) is None})
         return keys if self.flat() else {self.KEY: keys}
 
 

@@ -110,10 +110,13 @@ def _pool(
     return devices.memory * (options.gpu_memory_utilization or UTILIZATION) - weights
 
 
-def refusals(memory: Memory, options: EngineOptions, label: str, context: str, heads: int | None) -> list[str]:
+def refusals(
+    memory: Memory, options: EngineOptions, label: str, context: str, heads: int | None, dtype_key: str = "engine.dtype"
+) -> list[str]:
     """Why a model cannot run under a setting on these devices, each with the option to change; empty: nothing known.
 
-    `label`, `context`: of the model and the setting, `heads`: its attention heads.
+    `label`, `context`: of the model and the setting, `heads`: its attention heads. `dtype_key`: the key of the config
+    that sets its dtype.
     """
     devices, ranks = memory.devices, options.tensor_parallel_size
     wanted = ranks * options.pipeline_parallel_size
@@ -128,11 +131,12 @@ def refusals(memory: Memory, options: EngineOptions, label: str, context: str, h
             f"engine.tensor_parallel_size {ranks} does not divide the {heads} attention heads of model {label!r}; use"
             f" one of {', '.join(map(str, fits))}"
         ]
-    problem = _weights_refusal(memory, options, label) or _cache_refusal(memory, options, label, context)
+    problem = _weights_refusal(memory, options, label, dtype_key)
+    problem = problem or _cache_refusal(memory, options, label, context, dtype_key)
     return [problem] if problem else []
 
 
-def _weights_refusal(memory: Memory, options: EngineOptions, label: str) -> str | None:
+def _weights_refusal(memory: Memory, options: EngineOptions, label: str, dtype_key: str) -> str | None:
     devices = memory.devices
     if devices.kind == "cpu":
         # all ranks of a CPU engine are in the same memory
@@ -144,7 +148,7 @@ def _weights_refusal(memory: Memory, options: EngineOptions, label: str) -> str 
             f"model {label!r}: weights of {gib(ranks * memory.weights)} and a KV cache of {gib(ranks * pool)} are more"
             f" than this machine's {gib(devices.memory)}: lower"
             + (" engine.kv_cache_gib," if needed - ranks * pool < devices.memory else "")
-            + " the context's max_length, or choose a dtype of fewer bytes (engine.dtype, engine.quantization)"
+            + f" the context's max_length, or choose a dtype of fewer bytes ({dtype_key}, engine.quantization)"
         )
     share = options.gpu_memory_utilization or UTILIZATION
     if options.kv_cache_gib is not None:
@@ -159,11 +163,11 @@ def _weights_refusal(memory: Memory, options: EngineOptions, label: str) -> str 
         f"model {label!r}: its weights take {gib(memory.weights)} on each GPU{also}, and vLLM may use {have}: raise"
         " engine.tensor_parallel_size (or pipeline_parallel_size)"
         + (", lower engine.kv_cache_gib" if also else ", raise engine.gpu_memory_utilization")
-        + ", or choose a dtype of fewer bytes (engine.dtype, engine.quantization)"
+        + f", or choose a dtype of fewer bytes ({dtype_key}, engine.quantization)"
     )
 
 
-def _cache_refusal(memory: Memory, options: EngineOptions, label: str, context: str) -> str | None:
+def _cache_refusal(memory: Memory, options: EngineOptions, label: str, context: str, dtype_key: str) -> str | None:
     longest, usable = memory.longest, memory.usable
     if longest is None or usable is None or longest <= usable:
         return None
@@ -179,7 +183,7 @@ def _cache_refusal(memory: Memory, options: EngineOptions, label: str, context: 
     return (
         f"model {label!r}, context {context!r}: the keys and values of one longest prompt and answer"
         f" ({memory.max_length:,} tokens) take {gib(longest)} on each device, and {whence} {gib(max(usable, 0.0))}:"
-        f" {knob}, lower the context's max_length, or store fewer bytes (engine.kv_cache_dtype, engine.dtype)"
+        f" {knob}, lower the context's max_length, or store fewer bytes (engine.kv_cache_dtype, {dtype_key})"
     )
 
 

@@ -64,14 +64,18 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"CPU GDN attention requires BF16",
-        "vLLM computes this family's linear attention in bfloat16 only on a CPU: set the model's dtype: bfloat16",
+        "vLLM computes this family's linear attention in bfloat16 only on a CPU: set the model's dtype: bfloat16 (and"
+        " that of a benchmark with its own)",
     ),
     (
         r"No module named 'torchvision'",
         "vLLM's class for this family needs torchvision: install the version that belongs to the installed torch",
     ),
     (r"greater than the derived max_model_len", "lower the context's max_length"),
-    (r"only supported on GPUs with compute capability", "set engine.dtype (or the model's dtype): float16"),
+    (
+        r"only supported on GPUs with compute capability",
+        "set engine.dtype (or the model's, or the benchmark's, dtype): float16",
+    ),
     (
         r"[Nn]a[Nn].* logits|logits.* [Nn]a[Nn]",
         "the model computes values that are no numbers: its weights are damaged, or they need another dtype",

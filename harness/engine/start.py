@@ -92,6 +92,10 @@ def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, log: Engine
     return engine
 
 
+_FOR_FLOAT32 = {"TRITON_F32_DEFAULT": "ieee"}  # Triton multiplies float32 in TF32 (10 bits of mantissa) by default
+_set_for_float32: set[str] = set()  # those of them that this process has set, not the user
+
+
 def set_environment(options: EngineOptions, dtype: str) -> None:
     """Set defaults for the environment variables that vLLM reads. Variables that the user has set stay as they are.
 
@@ -117,7 +121,12 @@ def set_environment(options: EngineOptions, dtype: str) -> None:
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # vLLM's default leaves one core idle
     }
     if dtype == "float32":
-        defaults["TRITON_F32_DEFAULT"] = "ieee"  # Triton multiplies float32 in TF32 (10 bits of mantissa) by default
+        _set_for_float32.update(name for name in _FOR_FLOAT32 if name not in os.environ)
+        defaults |= _FOR_FLOAT32
+    else:  # an engine in another dtype must not depend on whether one in float32 ran before it
+        for name in _set_for_float32:
+            os.environ.pop(name, None)
+        _set_for_float32.clear()
     if options.tensor_parallel_size > 1:
         defaults["VLLM_CPU_OMP_THREADS_BIND"] = _cores_per_rank(options.tensor_parallel_size, os.cpu_count() or 1)
     for name, value in defaults.items():

@@ -79,7 +79,8 @@ def check_rank(facts: Mapping[str, Any], rank: int, checkpoint: Checkpoint, dtyp
     if dtype is not None and facts["dtype"] != dtype:
         raise EngineError(
             f"rank {rank} runs in {facts['dtype']}, planned was {dtype}: the answers' hashes would name another dtype"
-            f" than the one that gave them; set the model's dtype to {facts['dtype']}, or use a device that has {dtype}"
+            f" than the one that gave them; set the model's dtype (or its benchmark's) to {facts['dtype']}, or use a"
+            f" device that has {dtype}"
         )
 
 

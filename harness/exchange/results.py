@@ -22,6 +22,7 @@ from harness.store.summary import scale_of
 from harness.tables.aggregates import usable
 from harness.tables.arms import arms_of
 from harness.tables.arms_view import read_by_arm
+from harness.tables.dtypes import dtype_parts
 from harness.tables.frames import ordered_cells
 from harness.tables.measures import Measure, measures_of
 from harness.tables.recipe import with_checkpoints
@@ -213,10 +214,12 @@ class Results:
         kept = {
             k: v for k, v in entry.items() if k in ("label", "path", "revision", "subfolder", "dtype", "arm", "step")
         }
+        parts = dtype_parts(self.store, model)
+        ran_in = {"ran_in": "; ".join(parts)} if len(parts) > 1 else {}  # else `dtype` and the engine's facts say it
         of_context = {k: v for k, v in setting.items() if k != "max_length"}
         return flat(
             {
-                "model": {"label": model, **kept, **facts},
+                "model": {"label": model, **kept, **facts, **ran_in},
                 "context": {"label": context, **of_context, "max_length": longest or setting.get("max_length")},
             }
         )

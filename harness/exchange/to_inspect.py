@@ -15,6 +15,8 @@ from harness.exchange.inspect_samples import sample_of
 from harness.exchange.protocol import client, folder
 from harness.exchange.results import Results, Row, Score, cell_facts, planned_samples
 from harness.store.files import explain
+from harness.tables.dtypes import cells_by_dtype
+from harness.types import Cell
 
 
 def send(results: Results, destination: str | None, project: str) -> list[str]:
@@ -77,7 +79,7 @@ def _log(log: Any, results: Results, row: Row, scores: list[Score]) -> Any:
             task_args={k: v for k, v in row.facts.items() if k.startswith("context.")},
             tags=["gatedeval", results.name, row.context],
             model=row.model,
-            model_args={k: v for k, v in row.facts.items() if k.startswith("model.")},
+            model_args={k: v for k, v in row.facts.items() if k.startswith("model.")} | _ran_in(results, row, cells),
             dataset=log.EvalDataset(
                 name=presentation_of(first.benchmark).titles(cell.task for cell in cells)[0],
                 samples=len(samples) if planned is None else planned,
@@ -97,6 +99,13 @@ def _log(log: Any, results: Results, row: Row, scores: list[Score]) -> Any:
             started_at=_time(manifest.get("start")), completed_at=_time(manifest.get("end") or manifest.get("start"))
         ),
         samples=samples,
+    )
+
+
+def _ran_in(results: Results, row: Row, cells: list[Cell]) -> dict[str, str]:
+    """The dtype of the log's own answers, where the row's answers were computed in several."""
+    return (
+        {"model.ran_in": ", ".join(sorted(cells_by_dtype(results.store, cells)))} if "model.ran_in" in row.facts else {}
     )
 
 

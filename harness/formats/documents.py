@@ -87,7 +87,8 @@ class Session(Document):
     pid: int | None = None
     host: str | None = None
     engines: dict[str, list[dict[str, Any]]] | None = None
-    """Model -> the engines of a cluster that answered: name, place, device, answers, arithmetic, and why one died."""
+    """Model (`MODEL in DTYPE` for a benchmark's dtype) -> the engines of a cluster that answered: name, place, device,
+    answers, arithmetic, and why one died."""
 
 
 class RunModel(Document):
@@ -109,6 +110,8 @@ class RunModel(Document):
     (tokens)."""
     engine: dict[str, Any] = {}
     """What the engine reported: dtype that ran, device, ranks, seconds, tokens."""
+    other_engines: dict[str, dict[str, Any]] = {}
+    """Dtype -> the same of the engine that answered the benchmarks which ask for this dtype and not for the model's."""
 
 
 class DataFile(Document):
@@ -151,8 +154,9 @@ class Run(Document):
     options: dict[str, Any] = {}
     """Options that depart from an original benchmark's procedure."""
     cost: dict[str, Any] = {}
-    """`sessions`: predicted and real seconds of each. `models`: label -> what its speed depends on (`key`), seconds of
-    engine starts and of changes of the setting, and `observations`: work and seconds of each cell of each session."""
+    """`sessions`: predicted and real seconds of each. `models`: label (`LABEL in DTYPE` for a benchmark's dtype) ->
+    what its speed depends on (`key`), seconds of engine starts and of changes of the setting, and `observations`: work
+    and seconds of each cell of each session."""
     budget: dict[str, Any] = {}
     """The run's `--budget`: `seconds`; `samples` per task and length of every entry (older runs: one number), and what
     each had `asked`; `half_width` of the widest reported number in points, if scores vary as much as they can."""

@@ -11,7 +11,8 @@ import yaml
 
 from harness.store import Store
 from harness.store.probes import Probes
-from harness.tables.definitions import definition_lines, dtype_of
+from harness.tables.definitions import definition_lines
+from harness.tables.dtypes import dtype_parts
 from harness.tables.frames import labels
 from harness.text import counted
 
@@ -132,7 +133,7 @@ def _model(store: Store, label: str) -> ModelFacts:
         gate=str(known.get("gate") or ""),
         architecture=str(known.get("architecture") or ""),
         parameters=f"{parameters:,}" if isinstance(parameters, int) else "",
-        dtype=dtype_of(known),
+        dtype="; ".join(dtype_parts(store, label)),
         path=path,
     )
 

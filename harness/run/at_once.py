@@ -27,8 +27,8 @@ from harness.types import Cell
 class Cells(Protocol):
     """The cells that are left (`harness.run.runner`)."""
 
-    def of_model(self, model: str) -> list[Cell]:
-        """The model's cells that are left."""
+    def of_engine(self, engine: str) -> list[Cell]:
+        """The cells that are left of an engine by its name in the plan."""
 
     def decide(self, engines: Staying) -> bool:
         """Plan the next round of every open decision; whether there is one."""
@@ -95,9 +95,9 @@ class AtOnce:
             GatedevalError: the user has to change something; the other models are stopped.
         """
         self._cells, self._run_model = cells, run_model
-        self._run([label for label in self.session.plan.models if cells.of_model(label)])
+        self._run([label for label in self.session.plan.engines if cells.of_engine(label)])
         while cells.decide(self):
-            self._run([label for label in self.session.plan.models if cells.of_model(label)])
+            self._run([label for label in self.session.plan.engines if cells.of_engine(label)])
 
     def _run(self, labels: Sequence[str]) -> None:
         self._waiting = deque(labels)
@@ -126,7 +126,7 @@ class AtOnce:
     def _missing(self, label: str) -> int:
         """Samples of a model without a stored answer."""
         store = self.session.store
-        return sum(max(0, (store.planned(c) or 0) - self.found.get(c, 0)) for c in self._cells.of_model(label))
+        return sum(max(0, (store.planned(c) or 0) - self.found.get(c, 0)) for c in self._cells.of_engine(label))
 
     def _places(self) -> int:
         """Models that may be answered at once. A run that needs no engine asks no cluster."""
@@ -152,7 +152,7 @@ class AtOnce:
         if label not in self._lanes:
             resources = contextlib.ExitStack()
             prefetcher = resources.enter_context(self._prefetcher())
-            session = dataclasses.replace(self.session, prefetcher=prefetcher, tally=Tally(), model=label)
+            session = dataclasses.replace(self.session, prefetcher=prefetcher, tally=Tally(), engine=label)
             engines = Engines(session)
             resources.enter_context(engines)
             self._lanes[label] = _Lane(label, session, engines, resources)
@@ -161,7 +161,7 @@ class AtOnce:
     def _usable(self, label: str, left: float) -> int:
         """Engines that the model can use for the work that is `left`."""
         weights = self.session.progress.planned
-        longest = max((weights.get(cell, 0.0) for cell in self._cells.of_model(label)), default=0.0)
+        longest = max((weights.get(cell, 0.0) for cell in self._cells.of_engine(label)), default=0.0)
         return usable(left, longest, self._missing(label))
 
     def _work(self, lane: _Lane) -> None:

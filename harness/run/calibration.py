@@ -39,7 +39,7 @@ _ROUNDS = 4
 
 
 def measure(plan: Plan, costs: Costs, results: Path, say: Callable[[str], None], log: Path | None = None) -> None:
-    """Calibrate every model of the plan whose speed is not known, and write speeds.json into `results`.
+    """Calibrate every engine of the plan whose speed is not known, and write speeds.json into `results`.
 
     `say`: takes a line of progress. `log`: the file for what vLLM prints.
 
@@ -53,7 +53,7 @@ def measure(plan: Plan, costs: Costs, results: Path, say: Callable[[str], None],
             continue
         say(f"{label}: starting vLLM to measure its speed")
         since = time.monotonic()
-        with Engine(plan.models[label].model, settings, plan.config.engine, log=log) as engine:
+        with Engine(plan.engines[label].model, settings, plan.config.engine, log=log) as engine:
             started = time.monotonic() - since
             say(f"{label}: vLLM started in {duration(started)}; measuring for about {SECONDS:.0f} s")
             record = _Calibration(plan, costs, label, engine).run(settings)
@@ -72,7 +72,7 @@ class _Calibration:
 
     def run(self, settings: Sequence[ContextSetting]) -> dict[str, Any]:
         """The record of a model, without its start."""
-        longest = max(settings, key=lambda s: self.plan.models[self.label].max_lengths[s.label])
+        longest = max(settings, key=lambda s: self.plan.engines[self.label].max_lengths[s.label])
         since = time.monotonic()
         if self.engine.can_switch_to(longest) and self.engine.setting != longest:
             self.engine.set_context(longest)
@@ -121,7 +121,7 @@ class _Calibration:
     def _prompts(self, lengths: Sequence[int], answer: int) -> float:
         """Answer random prompts of these lengths with exactly `answer` tokens; the seconds that it took."""
         longest = self.engine.max_length - answer
-        vocabulary = int(self.plan.models[self.label].checkpoint.config.get("vocab_size") or 256)
+        vocabulary = int(self.plan.engines[self.label].checkpoint.config.get("vocab_size") or 256)
         prompts = [
             Prompt(i, self._ids(max(1, min(n, longest)), vocabulary), answer, stop_ids=())
             for i, n in enumerate(lengths)
@@ -198,9 +198,9 @@ class _Calibration:
         return sorted(found.values(), key=lambda cell: (-self.plan.loads[cell].answer, cell.length))
 
     def _requests(self, cell: Cell, setting: ContextSetting) -> Iterator[Prompt | Question]:
-        planned, setup = self.plan.models[self.label], self.plan.setup(self.label)
+        planned, setup = self.plan.engines[self.label], self.plan.setup(self.label)
         limit, options = planned.max_lengths[setting.label], self.plan.config.engine
-        dtype, checkpoint = planned.model.dtype, planned.checkpoint
+        dtype, checkpoint = self.plan.dtype(cell), planned.checkpoint
         hashed = hashed_options(options, checkpoint, dtype)
         encoder = Encoder(setup.tokenizer, checkpoint, setting, limit, dtype, hashed, thinking=setup.thinking)
         for sample in self.plan.benchmark(cell).requests(cell, setup, limit):

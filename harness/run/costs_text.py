@@ -1,4 +1,4 @@
-"""What a plan takes, as text for people: memory on each device, and time, per model and context setting."""
+"""What a plan takes, as text for people: memory on each device, and time, per engine and context setting."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def time_text(costs: Costs, samples: Mapping[Cell, int]) -> list[str]:
     """A line per model and setting with the predicted time, and the sum; or how to get to know it."""
     if not samples:
         return []
-    unknown = [label for label in costs.unmeasured() if any(cell.model == label for cell in samples)]
+    unknown = [label for label in costs.unmeasured() if any(costs.plan.engine(cell) == label for cell in samples)]
     if unknown and costs.plan.devices is not None and costs.plan.devices.assumed:
         return [f"time: not known on {costs.plan.devices.name}"]
     if unknown:
@@ -63,9 +63,9 @@ def time_text(costs: Costs, samples: Mapping[Cell, int]) -> list[str]:
         ("model", "context", "start", "prompts", "of it attention", "answers", "together", "from")
     ]
     for label, cost in costs.models.items():
-        first = True
-        for setting in dict.fromkeys(c.context for c in samples if c.model == label):
-            of_setting = {c: n for c, n in samples.items() if (c.model, c.context) == (label, setting) and n}
+        first, mine = True, {c: n for c, n in samples.items() if costs.plan.engine(c) == label}
+        for setting in dict.fromkeys(c.context for c in mine):
+            of_setting = {c: n for c, n in mine.items() if c.context == setting and n}
             if not of_setting:
                 continue
             parts = _parts(costs, of_setting)
@@ -86,7 +86,7 @@ def _parts(costs: Costs, samples: Mapping[Cell, int]) -> tuple[float, float, flo
     prompts = attention = answers = 0.0
     for cell, n in samples.items():
         work = costs.work(cell, n)
-        parts = costs.models[cell.model].speed.parts(work)
+        parts = costs.of(cell).speed.parts(work)
         reading = work.computed / costs.batch() / work.steps if work.steps else 0.0  # part of the steps
         attention += parts["pairs"]
         prompts += parts["made"] + parts["requests"] + parts["computed"] + parts["pairs"] + parts["steps"] * reading

@@ -1,4 +1,4 @@
-"""The engines that run at one time: the last model's, and both of a decision where the devices have room for both."""
+"""The engines that run at one time: the last one, and those of a decision where the devices have room for all."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Protocol
 
+from harness.benchmarks.protocol import benchmarks_of
 from harness.config import ContextSetting, EngineOptions
 from harness.cost.beside import options_beside
 from harness.engine.requests import EngineError
@@ -13,37 +14,46 @@ from harness.run.plan import Plan
 from harness.run.session import LiveEngine, RunEngine, Session
 
 
+def deciding(plan: Plan) -> list[str]:
+    """Names of the engines that answer what the plan's decision is about: two, or more where its benchmarks ask for
+    several dtypes. Empty without a decision, and where one of its models is refused."""
+    decide = plan.config.decide
+    if decide is None or not {decide.baseline, decide.candidate} <= plan.models.keys():
+        return []
+    rules = [benchmark for benchmark in benchmarks_of(plan.config) if benchmark.sampling is not None]
+    pairs = [(plan.engine_name(decide.baseline, b), plan.engine_name(decide.candidate, b)) for b in rules]
+    return list(dict.fromkeys(name for pair in pairs for name in pair))
+
+
 def beside(plan: Plan) -> EngineOptions | None:
-    """The options with which both engines of the plan's decision run at once; None: one at a time, or no decision.
+    """The options with which all engines of the plan's decision run at once; None: one at a time, or no decision.
 
     None on a cluster, too: its engines are divided among the models (`harness.run.at_once`).
     """
-    decide = plan.config.decide
-    if decide is None or plan.config.cluster is not None:
+    names = deciding(plan) if plan.config.cluster is None else []
+    memories = [memory for memory in map(plan.longest_memory, names) if memory is not None]
+    if not names or len(memories) < len(names):
         return None
-    baseline, candidate = map(plan.longest_memory, (decide.baseline, decide.candidate))
-    if baseline is None or candidate is None:
-        return None
-    return options_beside([baseline, candidate], plan.config.engine)
+    return options_beside(memories, plan.config.engine)
 
 
 class Staying(Protocol):
-    """Knows which models' engines stay."""
+    """Knows which engines stay."""
 
     def stays(self, label: str) -> bool:
-        """Whether the model's engine is still there when the other model of a decision has answered."""
+        """Whether the engine is still there when the others of a decision have answered."""
 
 
 class Engines:
-    """The engine that ran last stays for its model's next round; the next model's engine takes its place.
+    """The engine that ran last stays for its next round; the next one takes its place. Labels are the plan's names.
 
-    Where `beside` says so, the two models of a decision keep theirs side by side until the run ends.
+    Where `beside` says so, the engines of a decision stay side by side until the run ends.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._options, decide = beside(session.plan), session.plan.config.decide
-        self._pair = {decide.baseline, decide.candidate} if decide is not None and self._options is not None else set()
+        self._options = beside(session.plan)
+        self._pair = set(deciding(session.plan)) if self._options is not None else set()
         self._live: dict[str, LiveEngine] = {}
 
     def __enter__(self) -> Engines:
@@ -54,17 +64,17 @@ class Engines:
             self.close(label)
 
     def runs(self, label: str) -> bool:
-        """Whether the model's engine runs."""
+        """Whether the engine runs."""
         return label in self._live and self._live[label].engine is not None
 
     def stays(self, label: str) -> bool:
-        """Whether the model's engine is still there when the other model of a decision has answered."""
+        """Whether the engine is still there when the others of a decision have answered."""
         return label in self._pair
 
     def of(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
-        """The model's engine, which starts with its first sample, for `settings`.
+        """The engine, which starts with its first sample, for `settings`.
 
-        One that has died while the other model answered is replaced: it was working on nothing, so no cell fails.
+        One that has died while another one answered is replaced: it was working on nothing, so no cell fails.
         """
         if self.runs(label) and getattr(self._live[label].engine, "dead", False):
             self._session.progress.say(f"{label}: its engine has ended while it waited; starting another one")
@@ -78,7 +88,7 @@ class Engines:
         return self._live[label]
 
     def close(self, label: str) -> None:
-        """Stop the model's engine, if it runs."""
+        """Stop the engine, if it runs."""
         if (live := self._live.pop(label, None)) is not None:
             live.close()
 

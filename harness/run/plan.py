@@ -6,8 +6,10 @@ weights, missing data, a length too small for a task, a prompt that does not fit
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from harness.cost.memory import Memory, memory_of, refusals
 from harness.data import network
 from harness.data.folder import DataFolder
 from harness.engine.load import Load
-from harness.engine.precision import gpu_is_used, unavailable
+from harness.engine.precision import gpu_is_used, running_dtype, unavailable
 from harness.models.admission import admit
 from harness.models.checkpoint import Checkpoint
 from harness.models.hub import tokenizer_sha256
@@ -31,36 +33,86 @@ from harness.types import Cell, GatedevalError
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model that passed inspection, with the longest prompt plus answer that each context setting gives it."""
+    """A model that passed inspection, with the longest prompt plus answer that each context setting gives it.
+
+    `owner`: of a model in the dtype of some of its benchmarks, the label of the config's model. The label of `model`
+    is then the engine's name (see `Plan.engine_name`); None: `model` is the config's.
+    """
 
     model: Model
     checkpoint: Checkpoint
     tokenizer_dir: Path
     max_lengths: dict[str, int]  # context label -> tokens
+    owner: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The label of the config's model, which cells and tables have."""
+        return self.owner or self.model.label
+
+    @property
+    def dtype(self) -> str:
+        """The dtype to run in; `auto` where vLLM chooses it."""
+        return running_dtype(self.model.dtype, self.checkpoint.dtype)
 
 
 @dataclass
 class Plan:
-    """The cells of a run in the config's order, their sizes, and why parts of the config cannot be run."""
+    """The cells of a run in the config's order, their sizes, and why parts of the config cannot be run.
+
+    A model has one engine, by its label's name, and another one for each other dtype that its benchmarks ask for.
+    """
 
     config: Config
     data: DataFolder
     models: dict[str, PlannedModel] = field(default_factory=dict)
+    in_dtype: dict[str, PlannedModel] = field(default_factory=dict)  # engine's name -> a model in a benchmark's dtype
+    engine_of: dict[Cell, str] = field(default_factory=dict)  # cells of `in_dtype` -> the engine's name
     cells: dict[Cell, int] = field(default_factory=dict)  # -> samples
     tokens: dict[Cell, int] = field(
         default_factory=dict
     )  # -> prompt tokens: counted; of cells with a length, an upper bound
     loads: dict[Cell, Load] = field(default_factory=dict)  # -> what its samples ask of an engine
-    memory: dict[tuple[str, str], Memory] = field(default_factory=dict)  # (model, setting) -> what it takes
+    memory: dict[tuple[str, str], Memory] = field(default_factory=dict)  # (engine, setting) -> what it takes
     devices: Devices | None = None  # where it will run; None: not known
     budget: dict[str, Any] | None = None  # what run.json records about `--budget`
     refusals: list[str] = field(default_factory=list)
     date: datetime.date = field(default_factory=datetime.date.today)  # for chat templates that print today's date
 
-    def longest_memory(self, model: str) -> Memory | None:
-        """What a model's engine takes under its longest setting, with which it starts; None where it is not known."""
-        of_model = (memory for (label, _), memory in self.memory.items() if label == model)
-        return max(of_model, key=lambda memory: memory.max_length, default=None)
+    @property
+    def engines(self) -> dict[str, PlannedModel]:
+        """Name of an engine -> what it runs: each model, then the same in the dtypes of its benchmarks."""
+        found: dict[str, PlannedModel] = {}
+        for label, planned in self.models.items():
+            found[label] = planned
+            found |= {name: other for name, other in self.in_dtype.items() if other.owner == label}
+        return found
+
+    def engine_name(self, model: str, benchmark: Benchmark) -> str:
+        """The engine that answers a benchmark of a model: the model's own, or `MODEL in DTYPE`.
+
+        The model's own one also where the benchmark names the dtype that the model runs in anyway.
+        """
+        planned = self.models[model]
+        if benchmark.dtype is None:
+            return model
+        dtype = running_dtype(benchmark.dtype, planned.checkpoint.dtype)
+        return model if dtype == planned.dtype else f"{model} in {dtype}"
+
+    def engine(self, cell: Cell) -> str:
+        """The name of the engine that answers a cell."""
+        return self.engine_of.get(cell, cell.model) if self.engine_of else cell.model
+
+    def dtype(self, cell: Cell) -> str:
+        """The dtype of a cell's answers as the config has it, which their hashes name."""
+        if cell in self.engine_of:
+            return self.benchmark(cell).dtype or "auto"
+        return self.models[cell.model].model.dtype
+
+    def longest_memory(self, engine: str) -> Memory | None:
+        """What an engine takes under its longest setting, with which it starts; None where it is not known."""
+        of_engine = (memory for (name, _), memory in self.memory.items() if name == engine)
+        return max(of_engine, key=lambda memory: memory.max_length, default=None)
 
     def benchmark(self, cell: Cell) -> Benchmark:
         """The benchmark that a cell belongs to."""
@@ -69,13 +121,13 @@ class Plan:
                 return benchmark
         raise KeyError(cell)
 
-    def of(self, model: str, setting: str) -> list[Cell]:
-        """The cells of one model under one context setting, in order."""
-        return [c for c in self.cells if c.model == model and c.context == setting]
+    def of(self, engine: str, setting: str) -> list[Cell]:
+        """The cells that one engine answers under one context setting, in order."""
+        return [c for c in self.cells if c.context == setting and self.engine(c) == engine]
 
-    def setup(self, model: str) -> Setup:
-        """What the samples of a model are made from, besides their cell."""
-        config, directory = self.config, self.models[model].tokenizer_dir
+    def setup(self, engine: str) -> Setup:
+        """What the samples of an engine's model are made from, besides their cell."""
+        config, directory = self.config, self.engines[engine].tokenizer_dir
         tokenizer = _tokenizer(directory, tokenizer_sha256(directory))
         opening, closing = config.thinking_tags
         thinking = Thinking(config.thinking, config.thinking_tokens, (opening, closing))
@@ -123,9 +175,11 @@ def build(config: Config, date: datetime.date | None = None, devices: Devices | 
             plan.models[model.label] = _model(model, config.contexts_of(model))
         except GatedevalError as error:
             plan.refusals.append(str(error))
-    for planned in plan.models.values():
-        _check_memory(plan, planned)
     benchmarks = benchmarks_of(config)
+    for label in plan.models:
+        _add_engines(plan, label, benchmarks)
+    for planned in plan.engines.values():
+        _check_memory(plan, planned, benchmarks)
     plan.refusals += plan.data.missing([name for b in benchmarks for name in b.data_names()])
     usable = [b for b in benchmarks if all(plan.data.locate(name) for name in b.data_names())]
     measured: dict[tuple[str, int, str, str, int], Measured] = {}
@@ -154,16 +208,46 @@ def _model(model: Model, contexts: tuple[ContextSetting, ...]) -> PlannedModel:
     return PlannedModel(model, checkpoint, admitted.tokenizer_dir, lengths)
 
 
-def _check_memory(plan: Plan, planned: PlannedModel) -> None:
-    """Note what a model takes under each of its settings, and refuse what cannot fit."""
+def _add_engines(plan: Plan, label: str, benchmarks: Sequence[Benchmark]) -> None:
+    """Plan the engines of a model for benchmarks in another dtype than its own, under the settings that they have."""
+    planned = plan.models[label]
+    for benchmark in benchmarks:
+        name = plan.engine_name(label, benchmark)
+        if name == label:
+            continue
+        if any(model.label == name for model in plan.config.models):
+            plan.refusals.append(
+                f"model {name!r} has the name of the engine that answers {benchmark.name} of model {label!r}; give it"
+                " another label"
+            )
+        model = planned.model.model_copy(update={"label": name, "dtype": benchmark.dtype})
+        lengths = {
+            setting: length
+            for setting, length in planned.max_lengths.items()
+            if benchmark.contexts is None or setting in benchmark.contexts
+        }
+        known = plan.in_dtype.setdefault(name, dataclasses.replace(planned, model=model, max_lengths={}, owner=label))
+        known.max_lengths.update(lengths)
+
+
+def _check_memory(plan: Plan, planned: PlannedModel, benchmarks: Sequence[Benchmark]) -> None:
+    """Note what a model takes under each of its settings, and refuse what cannot fit.
+
+    Not of a model whose benchmarks are all in other dtypes, and that no probe needs.
+    """
     if plan.devices is None:
         return
     options, label = plan.config.engine, planned.model.label
+    names = {plan.engine_name(planned.label, benchmark) for benchmark in benchmarks}
+    if names and label not in names and plan.config.probe is None:
+        return
     heads = planned.checkpoint.config.get("num_attention_heads")
     for setting, length in planned.max_lengths.items():
         memory = memory_of(planned.model, planned.checkpoint, options, plan.devices, length)
         plan.memory[label, setting] = memory
-        plan.refusals += refusals(memory, options, label, setting, heads if isinstance(heads, int) else None)
+        key = "engine.dtype" if planned.model.dtype == options.dtype else "the model's dtype"
+        key = key if planned.owner is None else "the benchmark's dtype"
+        plan.refusals += refusals(memory, options, label, setting, heads if isinstance(heads, int) else None, key)
 
 
 def _lay_out(
@@ -180,7 +264,7 @@ def _lay_out(
     if benchmark.contexts is not None and setting.label not in benchmark.contexts:
         return
     label, limit = planned.model.label, planned.max_lengths[setting.label]
-    tokenizer = tokenizer_sha256(planned.tokenizer_dir)
+    tokenizer, engine = tokenizer_sha256(planned.tokenizer_dir), plan.engine_name(label, benchmark)
     for cell in benchmark.cells(label, setting.label, limit):
         samples = benchmark.count(cell.task, plan.data)
         # Most prompts are the same under every context setting.
@@ -191,6 +275,8 @@ def _lay_out(
             if refusal := measured[key].refusal:
                 plan.refusals.append(refusal)
         plan.cells[cell] = samples
+        if engine != label:
+            plan.engine_of[cell] = engine
         plan.tokens[cell], longest = measured[key].prompt_tokens, measured[key].longest
         plan.loads[cell] = _load(plan, cell, measured[key])
         if longest > limit:

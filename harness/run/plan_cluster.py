@@ -21,7 +21,8 @@ def render_cluster(costs: Costs, options: ClusterOptions) -> str:
     parallel = plan.config.engine.tensor_parallel_size * plan.config.engine.pipeline_parallel_size
     known = options.engines or _engines_here(options, parallel)
     size = counted(parallel, "GPU") if options.gpus != 0 else counted(options.cpus or 1, "core")
-    of_model = {label: [c for c in plan.cells if c.model == label and plan.cells[c]] for label in plan.models}
+    of_model = {label: [c for c in plan.cells if plan.engine(c) == label and plan.cells[c]] for label in plan.engines}
+    of_model = {label: cells for label, cells in of_model.items() if cells or label in plan.models}
     work = {label: sum(weights[c] * plan.cells[c] for c in cells) for label, cells in of_model.items()}
     most = {label: _usable(costs, cells, weights, work[label]) for label, cells in of_model.items()}
     head = f"cluster {options.address}: "

@@ -12,7 +12,7 @@ from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.models.other_gates import limits
 from harness.rope import context
 from harness.run.engines import beside
-from harness.run.plan import Plan
+from harness.run.plan import Plan, PlannedModel
 from harness.text import align, counted
 from harness.types import GatedevalError
 
@@ -21,10 +21,10 @@ _IN_TURN = "the engines of both models do not fit side by side; they take turns,
 
 
 def render(plan: Plan) -> str:
-    """The plan as aligned columns: a line per model, context, benchmark and length."""
+    """The plan as aligned columns: a line per model (in each dtype), context, benchmark and length."""
     groups: dict[tuple[str, str, str, int], list[int]] = {}
     for cell, samples in plan.cells.items():
-        totals = groups.setdefault((cell.model, cell.context, cell.benchmark, cell.length), [0, 0, 0])
+        totals = groups.setdefault((plan.engine(cell), cell.context, cell.benchmark, cell.length), [0, 0, 0])
         for i, value in enumerate((1, samples, plan.tokens[cell])):
             totals[i] += value
     rows = [("model", "context", "benchmark", "length", "cells", "samples", "prompt tokens")]
@@ -41,9 +41,25 @@ def render(plan: Plan) -> str:
         lines.append(
             f"{label}: gate {checkpoint.gate}, {checkpoint.parameters:,} parameters; longest prompt + answer: {limits}"
         )
+    lines += _other_engines(plan)
     if plan.refusals:
         lines.append(f"{counted(len(plan.refusals), 'refusal')}, see below")
     return "\n".join(lines)
+
+
+def _other_engines(plan: Plan) -> list[str]:
+    """A line per engine that a model has for benchmarks in another dtype than its own."""
+    lines = []
+    for name, planned in plan.in_dtype.items():
+        mine = [b.name for b in benchmarks_of(plan.config) if plan.engine_name(planned.label, b) == name]
+        own = f", beside {planned.label}'s own in {plan.models[planned.label].dtype}" if _has_own(plan, planned) else ""
+        lines.append(f"{name}: an engine for {', '.join(dict.fromkeys(mine))}{own}")
+    return lines
+
+
+def _has_own(plan: Plan, planned: PlannedModel) -> bool:
+    """Whether the model is run in its own dtype, too."""
+    return any(plan.engine_name(planned.label, b) == planned.label for b in benchmarks_of(plan.config))
 
 
 def _rounds(plan: Plan) -> list[str]:

@@ -1,4 +1,4 @@
-"""Produces the samples of one model under one context setting, as a stream of small, picklable events.
+"""Produces the samples of one engine under one context setting, as a stream of small, picklable events.
 
 Needs a tokenizer and data, but no engine and no run directory: a process of its own can do it (`prefetching`).
 """
@@ -12,13 +12,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.benchmarks.protocol import Setup
+from harness.config import ContextSetting
 from harness.engine.encoding import Encoder, check_counted
 from harness.engine.precision import hashed_options
 from harness.engine.requests import Prompt, SampleKey, SampleRequest
 from harness.models.decoding import decoding_sha256
 from harness.models.thinking import Thinking
 from harness.run.order import in_windows
-from harness.run.plan import Plan
+from harness.run.plan import Plan, PlannedModel
 from harness.run.scoring import NotStoredWhole, ScoreError, says_the_same, scored_again
 from harness.store.stored import StoredAnswers
 from harness.text import between_words
@@ -30,15 +32,16 @@ _EXCERPT = 300
 
 @dataclass(frozen=True)
 class Assignment:
-    """The cells of one model under one context setting whose samples are to be produced, in this order.
+    """The cells of one engine under one context setting whose samples are to be produced, in this order.
 
-    `fingerprint`: the checkpoint's. `files`: cell -> its sample file, then other files that may hold its answers (see
-    `harness.store.stored`). `decoding`: how the tokenizer decoded in the run's first session (see
-    `harness.models.decoding`); empty: as it does now. `counts`: cell -> (first, end) where a round asks for a part of
-    its samples: those before `first` were events of an earlier round, those from `end` on are not asked for yet.
+    `engine`: its name in the plan. `fingerprint`: the checkpoint's. `files`: cell -> its sample file, then other files
+    that may hold its answers (see `harness.store.stored`). `decoding`: how the tokenizer decoded in the run's first
+    session (see `harness.models.decoding`); empty: as it does now. `counts`: cell -> (first, end) where a round asks
+    for a part of its samples: those before `first` were events of an earlier round, those from `end` on are not asked
+    for yet.
     """
 
-    model: str
+    engine: str
     setting: str
     cells: tuple[Cell, ...]
     fingerprint: str
@@ -112,18 +115,16 @@ def produce(plan: Plan, assignment: Assignment, begun: dict[Cell, Begun] | None 
     it their samples are made again from the first one.
     """
     begun = {} if begun is None else begun
-    planned = plan.models[assignment.model]
+    planned = plan.engines[assignment.engine]
     setting = next(s for s in plan.config.contexts if s.label == assignment.setting)
-    limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.model)
-    dtype, checkpoint = planned.model.dtype, planned.checkpoint
-    options = hashed_options(plan.config.engine, checkpoint, dtype)
-    encoder = Encoder(setup.tokenizer, checkpoint, setting, limit, dtype, options, thinking=setup.thinking)
+    limit, setup = planned.max_lengths[setting.label], plan.setup(assignment.engine)
+    encoders = _Encoders(plan, planned, setting, setup)
     decoding = decoding_sha256(planned.tokenizer_dir) if assignment.decoding else ""
     if decoding == assignment.decoding:
         decoding = ""
     for cell in assignment.cells:
         yield CellStarted(cell)
-        benchmark = plan.benchmark(cell)
+        benchmark, encoder = plan.benchmark(cell), encoders.of(cell)
         try:
             own, *others = assignment.files.get(cell, (Path("/dev/null"),))
             stored = StoredAnswers(own, others)
@@ -147,6 +148,26 @@ def produce(plan: Plan, assignment: Assignment, begun: dict[Cell, Begun] | None 
             if end is not None:
                 begun[cell] = kept
             yield CellFinished(cell, dict(hashes))
+
+
+class _Encoders:
+    """What encodes and hashes cells: one for each way in which benchmarks write the dtype that their engine runs in."""
+
+    def __init__(self, plan: Plan, planned: PlannedModel, setting: ContextSetting, setup: Setup) -> None:
+        self._plan, self._planned, self._setting, self._setup = plan, planned, setting, setup
+        self._made: dict[str, Encoder] = {}
+
+    def of(self, cell: Cell) -> Encoder:
+        """The encoder of a cell."""
+        dtype = self._plan.dtype(cell)
+        if dtype not in self._made:
+            checkpoint, setup = self._planned.checkpoint, self._setup
+            limit = self._planned.max_lengths[self._setting.label]
+            options = hashed_options(self._plan.config.engine, checkpoint, dtype)
+            self._made[dtype] = Encoder(
+                setup.tokenizer, checkpoint, self._setting, limit, dtype, options, thinking=setup.thinking
+            )
+        return self._made[dtype]
 
 
 def _encoded(

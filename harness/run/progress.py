@@ -56,6 +56,7 @@ class Progress:
         self.terminal = self.stream.isatty()
         self.quiet = quiet
         self.engines: Callable[[], str] = str
+        self._engine_of = plan.engine
         self.cells = dict(plan.cells)  # cell -> planned samples
         self.count = sum(plan.cells.values())
         self.costs, self.unit = costs, "tokens" if costs is None else "work"
@@ -78,8 +79,8 @@ class Progress:
         self.plan_bar: tqdm | None = None
         self.cell_bar: tqdm | None = None
         self._shown: Cell | None = None  # the cell of the lower bar
-        self._starting: list[str] = []  # the models whose engines are starting
-        self._started: set[str] = set()  # the models whose engine was started
+        self._starting: list[str] = []  # the engines that are starting
+        self._started: set[str] = set()  # the engines that were started
         self._lock = threading.RLock()
         self._ended = threading.Event()
 
@@ -149,24 +150,24 @@ class Progress:
             self.say(f"predicted to take about {duration(seconds)} (from {source})")
 
     @contextlib.contextmanager
-    def starting(self, model: str) -> Iterator[None]:
-        """Within this, the engine of `model` starts: a line with a clock, and no time of it in the rate."""
+    def starting(self, engine: str) -> Iterator[None]:
+        """Within this, the engine of that name starts: a line with a clock, and no time of it in the rate."""
         if self.plan_bar is None:
-            self.say(f"{model}: starting vLLM")
+            self.say(f"{engine}: starting vLLM")
         since = self.clock()
         with self._lock:
-            self._starting.append(model)
-            self._started.add(model)
+            self._starting.append(engine)
+            self._started.add(engine)
             self.estimate.start_begins()
         self._draw()
         try:
             yield
         finally:
             with self._lock:
-                self._starting.remove(model)
+                self._starting.remove(engine)
                 seconds = self.clock() - since
                 self.estimate.start_ends()
-        self.say(f"{model}: vLLM started in {duration(seconds)}")
+        self.say(f"{engine}: vLLM started in {duration(seconds)}")
 
     def enter(self, cell: Cell) -> None:
         """The samples of `cell` come next; samples of the cell before may still be running."""
@@ -193,12 +194,12 @@ class Progress:
             else:
                 self._line()
 
-    def left(self, model: str, found: Mapping[Cell, int]) -> float:
-        """Work of `model` that is not done. `found`: samples that earlier sessions have left, which come again."""
+    def left(self, engine: str, found: Mapping[Cell, int]) -> float:
+        """Work of an engine that is not done. `found`: samples that earlier sessions have left, which come again."""
         return sum(
             self.planned.get(cell, 0.0) * max(0, n - max(self.samples[cell], found.get(cell, 0)))
             for cell, n in list(self.cells.items())
-            if cell.model == model
+            if self._engine_of(cell) == engine
         )
 
     def standing(self) -> str:
@@ -207,7 +208,7 @@ class Progress:
         if (rate := self.estimate.rate()) is not None:
             text += f", {rate:,.0f} tokens/s"
         if self.estimate.scaled:
-            unfinished = {cell.model for cell, planned in self.cells.items() if self.samples[cell] < planned}
+            unfinished = {self._engine_of(cell) for cell, planned in self.cells.items() if self.samples[cell] < planned}
             engines = len(unfinished - self._started)
             left = self.estimate.left(max(0.0, self.total - self.done), engines)
             text += f", about {duration(left)} left" if self.samples.total() < self.count else ""

@@ -93,6 +93,7 @@ class RoundsPlan:
     """
 
     def __init__(self, plan: Plan, recorded: Sequence[Rounds] = ()) -> None:
+        self._plan = plan
         self.entries = entries_of(plan)
         for i, entry in enumerate(self.entries):
             paces = next((old.paces for old in recorded if old.like(entry)), ())
@@ -126,11 +127,11 @@ class RoundsPlan:
         self,
         store: Store,
         goal: Goal,
-        model: str = "",
+        engine: str = "",
         context: str = "",
         long_enough: LongEnough = lambda more: True,
     ) -> tuple[list[Cell], list[str]]:
-        """Plan the next round: of one model's precisions under a context setting, or of every decision.
+        """Plan the next round: of the precisions that one engine answers under a context setting, or of every decision.
 
         `long_enough`: rounds of decisions span more looks, or all samples that are left, until it agrees.
 
@@ -141,7 +142,7 @@ class RoundsPlan:
             for i, entry in enumerate(self.entries)
             if entry.ended is None
             and entry.goal == goal
-            and (goal == "decide" or (entry.models[0], entry.context) == (model, context))
+            and (goal == "decide" or (self._plan.engine(entry.all_cells[0]), entry.context) == (engine, context))
         }
         after = {i: _after(store, entry) for i, entry in before.items()}
         if goal == "decide":

@@ -1,4 +1,4 @@
-"""Runs a plan: each model's engine is started once, each context setting is run in it, each answer is stored.
+"""Runs a plan: each of its engines is started once, each context setting is run in it, each answer is stored.
 
 A process of its own produces the samples (`prefetching`). An answer is stored as soon as it is finished. A sample whose
 content hash has an answer in the run is not sent again. A cell that fails is recorded with its error; the others go on.
@@ -96,12 +96,12 @@ def run(
         else:
             with Engines(session) as engines:
                 # Engines of a decision that stay side by side start last: another model's would take their place.
-                for label in sorted(plan.models, key=engines.stays):
+                for label in sorted(plan.engines, key=engines.stays):
                     _run_model(session, cells, engines, label, probing)
                     store.update_manifest(cost=session.costs.record(earlier))
                 while cells.decide(engines):
-                    # A model whose engine runs goes first.
-                    for label in sorted(plan.models, key=lambda name: not engines.runs(name)):
+                    # An engine that runs goes first.
+                    for label in sorted(plan.engines, key=lambda name: not engines.runs(name)):
                         _run_model(session, cells, engines, label, probing)
                         store.update_manifest(cost=session.costs.record(earlier))
         if probing is not None:
@@ -112,43 +112,44 @@ def run(
 
 
 class _CellsLeft:
-    """The cells that the session still has to run, by model and context setting, in the order of the plan."""
+    """The cells that the session still has to run, by engine and context setting, in the order of the plan."""
 
     def __init__(self, session: Session, rounds: RoundsPlan) -> None:
         self._session, plan = session, session.plan
         self._rounds = rounds
-        self._cells = {(m, s.label): tuple(plan.of(m, s.label)) for m in plan.models for s in plan.config.contexts}
+        self._plan = plan
+        self._cells = {(e, s.label): tuple(plan.of(e, s.label)) for e in plan.engines for s in plan.config.contexts}
         self._assignments: dict[tuple[str, str], Assignment] = {}
 
-    def settings(self, model: str) -> list[ContextSetting]:
-        """The context settings under which the model has cells left."""
-        return [s for s in self._session.plan.config.contexts if self._cells[model, s.label]]
+    def settings(self, engine: str) -> list[ContextSetting]:
+        """The context settings under which the engine has cells left."""
+        return [s for s in self._plan.config.contexts if self._cells[engine, s.label]]
 
-    def of_model(self, model: str) -> list[Cell]:
-        """The model's cells that are left."""
-        return [cell for setting in self.settings(model) for cell in self._cells[model, setting.label]]
+    def of_engine(self, engine: str) -> list[Cell]:
+        """The engine's cells that are left."""
+        return [cell for setting in self.settings(engine) for cell in self._cells[engine, setting.label]]
 
-    def assignment(self, model: str, setting: str) -> Assignment:
-        """The cells of one model and setting, longest prompts first, with the files that may hold their answers."""
-        if (model, setting) not in self._assignments:
-            cells = tuple(sorted(self._cells[model, setting], key=lambda cell: -cell.length))
+    def assignment(self, engine: str, setting: str) -> Assignment:
+        """The cells of one engine and setting, longest prompts first, with the files that may hold their answers."""
+        if (engine, setting) not in self._assignments:
+            cells = tuple(sorted(self._cells[engine, setting], key=lambda cell: -cell.length))
             store = self._session.store
-            fingerprint = store.manifest["models"][model]["fingerprint"]
+            fingerprint = store.manifest["models"][self._plan.engines[engine].label]["fingerprint"]
             decoding = store.manifest["decoding"][fingerprint]
             files = {cell: (store.samples_path(cell), *store.earlier_files_like(cell)) for cell in cells}
-            self._assignments[model, setting] = Assignment(
-                model, setting, cells, fingerprint, files, decoding, self._rounds.parts(cells)
+            self._assignments[engine, setting] = Assignment(
+                engine, setting, cells, fingerprint, files, decoding, self._rounds.parts(cells)
             )
-        return self._assignments[model, setting]
+        return self._assignments[engine, setting]
 
-    def replace(self, model: str, setting: str, cells: Sequence[Cell]) -> None:
-        """Only `cells` are left of this model and setting."""
-        self._cells[model, setting] = tuple(cells)
-        self._assignments.pop((model, setting), None)
+    def replace(self, engine: str, setting: str, cells: Sequence[Cell]) -> None:
+        """Only `cells` are left of this engine and setting."""
+        self._cells[engine, setting] = tuple(cells)
+        self._assignments.pop((engine, setting), None)
 
-    def next_round(self, model: str, setting: str) -> bool:
+    def next_round(self, engine: str, setting: str) -> bool:
         """Plan the next round of the setting's precisions; whether there is one. Its cells are then left."""
-        growing, lines = self._rounds.advance(self._session.store, "precision", model, setting)
+        growing, lines = self._rounds.advance(self._session.store, "precision", engine, setting)
         self._planned(growing, lines)
         return bool(growing)
 
@@ -157,7 +158,7 @@ class _CellsLeft:
 
         Where its models' engines take turns, it is long beside the time that engines take to start.
         """
-        pace = Pace(self._session.store.manifest.get("cost"))
+        pace = Pace(self._session.store.manifest.get("cost"), self._plan.engine)
 
         def long_enough(more: Mapping[Cell, int]) -> bool:
             return pace.is_long(more, self._starts(more, engines))
@@ -172,13 +173,13 @@ class _CellsLeft:
         return self._rounds.deciding
 
     def _starts(self, cells: Iterable[Cell], engines: Staying) -> dict[str, int]:
-        """Engine starts of each model that a round of these cells needs, in a run that is not interrupted.
+        """Starts of each engine that a round of these cells needs, in a run that is not interrupted.
 
-        Of models that take turns, the one that answered last needs one start less.
+        Of engines that take turns, the one that answered last needs one start less.
         """
         settings: dict[str, set[str]] = {}
         for cell in cells:
-            settings.setdefault(cell.model, set()).add(cell.context)
+            settings.setdefault(self._plan.engine(cell), set()).add(cell.context)
         costs, last = self._session.costs.costs, next(reversed(settings), None)
         return {
             label: costs.engines(label, len(under)) - (engines.stays(label) or label == last)
@@ -195,25 +196,28 @@ class _CellsLeft:
             self._session.progress.say(line)
         if lines:
             self._session.progress.replan(self._rounds.counts)
-        for model, setting in dict.fromkeys((cell.model, cell.context) for cell in growing):
-            self.replace(model, setting, [c for c in growing if (c.model, c.context) == (model, setting)])
+        of_key: dict[tuple[str, str], list[Cell]] = {}
+        for cell in growing:
+            of_key.setdefault((self._plan.engine(cell), cell.context), []).append(cell)
+        for (engine, setting), cells in of_key.items():
+            self.replace(engine, setting, cells)
 
-    def prefetch_after(self, session: Session, model: str, setting: str) -> None:
-        """Start to produce the samples of the next model and setting of `session` that has cells left.
+    def prefetch_after(self, session: Session, engine: str, setting: str) -> None:
+        """Start to produce the samples of the next engine and setting of `session` that has cells left.
 
         Not while rounds of this one may follow: their samples go on where the present ones end.
         """
-        if any(map(self._rounds.goes_on, self._cells[model, setting])):
+        if any(map(self._rounds.goes_on, self._cells[engine, setting])):
             return
         keys = list(self._cells)
-        following = keys[keys.index((model, setting)) + 1 :]
-        mine = (k for k in following if self._cells[k] and session.model in (None, k[0]))
+        following = keys[keys.index((engine, setting)) + 1 :]
+        mine = (k for k in following if self._cells[k] and session.engine in (None, k[0]))
         if key := next(mine, None):
             session.prefetcher.prefetch(self.assignment(*key))
 
 
 def _run_model(session: Session, cells: _CellsLeft, engines: Engines, label: str, probing: Probing | None) -> None:
-    """Run all cells of one model, then its probes. After an engine's death, a new engine runs the cells that are left.
+    """Run all cells of one engine, then its probes. After an engine's death, a new engine runs the cells that are left.
 
     After `_DEATHS` engines in a row that died without an answer, the cells that are left fail: others would die too.
     """
@@ -234,10 +238,10 @@ def _run_model(session: Session, cells: _CellsLeft, engines: Engines, label: str
         if end.ending is Ending.ENGINE_LOST:
             deaths = deaths + 1 if session.tally.sent_tokens == answered else 0
             answered = session.tally.sent_tokens
-            if deaths < _DEATHS and cells.of_model(label):
+            if deaths < _DEATHS and cells.of_engine(label):
                 session.progress.say(f"{label}: {end.error}; going on with the other cells")
         if end.ending is Ending.ENGINE_CANNOT_START or deaths == _DEATHS:
-            for cell in cells.of_model(label):
+            for cell in cells.of_engine(label):
                 session.fail(cell, end.error)
                 cells.replace(label, cell.context, ())
             return
@@ -265,7 +269,7 @@ def _run_settings(session: Session, cells: _CellsLeft, engine: LiveEngine) -> Se
 
 
 def _record_work(session: Session, live: LiveEngine, before: Tally) -> None:
-    """Record what the model's engine did in this session: prompt tokens, cached ones, seconds of answering."""
+    """Record what the engine did in this session: prompt tokens, cached ones, seconds of answering."""
     tally = session.tally
     sent, cached = tally.sent_tokens - before.sent_tokens, tally.cached_tokens - before.cached_tokens
     if not sent or live.engine is None:

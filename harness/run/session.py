@@ -1,8 +1,9 @@
-"""What all parts of one session of a run share: plan, store, progress, samples, counts, and a model's engine."""
+"""What all parts of one session of a run share: plan, store, progress, samples, counts, and a live engine."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -94,9 +95,9 @@ class Session:
     engine_factory: EngineFactory
     costs: CostLog
     tally: Tally = field(default_factory=Tally)
-    arithmetic: dict[str, str] = field(default_factory=dict)  # model label -> key of what its engine computes with
-    engine_arithmetic: dict[tuple[str, str], str] = field(default_factory=dict)  # the same: (label, one of its engines)
-    model: str | None = None  # the one that this part of the session is about; None: all of them, in turn
+    arithmetic: dict[str, str] = field(default_factory=dict)  # engine's name -> key of what it computes with
+    engine_arithmetic: dict[tuple[str, str], str] = field(default_factory=dict)  # the same: (name, one of a pool's)
+    engine: str | None = None  # the one that this part of the session is about; None: all of them, in turn
 
     def fail(self, cell: Cell, error: str) -> None:
         """Record that `cell` failed, and why, in the run, in the tally and on the screen."""
@@ -107,28 +108,38 @@ class Session:
     def start_engine(
         self, label: str, settings: Sequence[ContextSetting], options: EngineOptions | None = None
     ) -> RunEngine:
-        """A new engine of a model for `settings`; the manifest records its facts. `options`: None: the config's."""
+        """A new engine, by its name in the plan; the manifest records its facts. `options`: None: the config's."""
         since = time.monotonic()
         with self.progress.starting(label):
-            engine = self.engine_factory(self.plan.models[label].model, settings, options or self.plan.config.engine)
+            engine = self.engine_factory(self.plan.engines[label].model, settings, options or self.plan.config.engine)
         self.costs.started(label, time.monotonic() - since)
         self.record_engine(label, engine.facts)
         return engine
 
     def record_engine(self, label: str, facts: dict[str, Any]) -> None:
-        """Write facts about a model's engine, or its engines, into the manifest."""
+        """Write facts about an engine, or a pool of them, into the manifest's entry of its model."""
+        planned = self.plan.engines[label]
         if engines := facts.get("engines"):
             facts = {**facts, "engines": [self._record_one(label, entry) for entry in engines]}
             sessions = self.store.manifest["sessions"]
             sessions[-1].setdefault("engines", {})[label] = facts["engines"]
         models = dict(self.store.manifest["models"])
-        models[label] = {**models[label], "engine": facts}
+        entry = models[planned.label]
+        if planned.owner is None:
+            models[label] = {**entry, "engine": facts}
+        else:
+            others = {**entry.get("other_engines", {}), planned.dtype: facts}
+            models[planned.label] = {**entry, "other_engines": others}
         self.store.update_manifest(models=models)
         if arithmetic := facts.get("arithmetic"):
-            known, found = self.store.manifest.get("arithmetic") or {}, self.store.arithmetic(label)
+            known, found = self.store.manifest.get("arithmetic") or {}, self._answers_of(label)
             if label not in self.arithmetic and (warning := other_arithmetic(known, found, arithmetic)):
                 self.progress.say(f"{label}: {warning}")
             self.arithmetic[label] = self.store.record_arithmetic(arithmetic)
+
+    def _answers_of(self, label: str) -> Counter[str]:
+        """How many stored answers of an engine's cells each arithmetic computed."""
+        return self.store.arithmetic([cell for cell in self.store.cells if self.plan.engine(cell) == label])
 
     def _record_one(self, label: str, entry: dict[str, Any]) -> dict[str, Any]:
         """The entry of one of several engines, with the key of its arithmetic in place of the arithmetic."""
@@ -151,9 +162,9 @@ class Session:
 
 
 class LiveEngine:
-    """The engine of one model. It starts when the first sample needs it, so a finished run starts none.
+    """One engine of the plan. It starts when the first sample needs it, so a finished run starts none.
 
-    `label`: the model's. `settings`: all context settings that the engine will be used under. `start`: starts an engine
+    `label`: its name. `settings`: all context settings that the engine will be used under. `start`: starts an engine
     for some of them.
     """
 

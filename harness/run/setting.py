@@ -1,4 +1,4 @@
-"""Runs the cells of one model under one context setting: sends pending samples to the engine, stores scored answers."""
+"""Runs the cells of one engine under one context setting: sends it pending samples, stores scored answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SettingEnd:
 
 
 class SettingRun:
-    """One pass over the cells of one model under one context setting.
+    """One pass over the cells of one engine under one context setting.
 
     `prefetch_next`: called once when all samples are produced, while the engine still answers.
     """
@@ -69,7 +69,7 @@ class SettingRun:
     @functools.cached_property
     def _setup(self) -> Setup:
         """What the model's samples are made from and scored with."""
-        return self.session.plan.setup(self.assignment.model)
+        return self.session.plan.setup(self.assignment.engine)
 
     def run(self) -> SettingEnd:
         """Run every cell. Returns how that ended; an engine's error is part of the result, not raised.
@@ -96,7 +96,7 @@ class SettingRun:
 
     def _start_or_switch(self) -> None:
         """Put the setting in force, in an engine that is started if need be; note what the change alone took."""
-        label, before, since = self.assignment.model, self.engine.engine, time.monotonic()
+        label, before, since = self.assignment.engine, self.engine.engine, time.monotonic()
         engine = self.engine.under(self.setting)
         took = time.monotonic() - since
         started = engine.facts.get("start_seconds", 0.0) if engine is not before else 0.0
@@ -174,7 +174,7 @@ class SettingRun:
         if cell in self.failed:
             return
         try:
-            arithmetic = self.session.arithmetic_of(cell.model, answer, engine)
+            arithmetic = self.session.arithmetic_of(self.assignment.engine, answer, engine)
             scored = scored_sample(sample, answer, self._setup, arithmetic)
         except ScoreError as error:
             self._fail(cell, str(error))

@@ -126,15 +126,17 @@ def _kept(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, dict[st
 
 def _with_engines(models: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     """`models`; each with the engine facts that an earlier session recorded of the same weights, where it has none."""
-    engines = {entry.get("fingerprint"): entry["engine"] for entry in old.values() if "engine" in entry}
-    for label, entry in old.items():  # two labels may have the same weights: one's own facts are the best
-        if "engine" in entry and (models.get(label) or {}).get("fingerprint") == entry.get("fingerprint"):
-            engines[label] = entry["engine"]
-    known = {label: engines.get(label, engines.get(entry.get("fingerprint"))) for label, entry in models.items()}
-    return {
-        label: entry if "engine" in entry or known[label] is None else {**entry, "engine": known[label]}
-        for label, entry in models.items()
-    }
+    found = {label: dict(entry) for label, entry in models.items()}
+    for key in ("engine", "other_engines"):
+        engines = {entry.get("fingerprint"): entry[key] for entry in old.values() if key in entry}
+        for label, entry in old.items():  # two labels may have the same weights: one's own facts are the best
+            if key in entry and (models.get(label) or {}).get("fingerprint") == entry.get("fingerprint"):
+                engines[label] = entry[key]
+        for label, entry in found.items():
+            known = engines.get(label, engines.get(entry.get("fingerprint")))
+            if known is not None:
+                entry.setdefault(key, known)
+    return found
 
 
 def _first_decoding(facts: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -241,12 +241,11 @@ class Store:
         if self.failures.pop(cell.key, None) is not None:
             self._write_manifest()
 
-    def arithmetic(self, model: str | None = None) -> Counter[str]:
-        """How many answers (of one model) each key of the manifest's `arithmetic` computed; "": not recorded."""
+    def arithmetic(self, cells: Iterable[Cell] | None = None) -> Counter[str]:
+        """How many answers each key of the manifest's `arithmetic` computed; "": not recorded. `cells`: None: all."""
         found: Counter[str] = Counter()
-        for cell in self.cells:
-            if model in (None, cell.model):
-                found.update(self.scores(cell).arithmetic)
+        for cell in self.cells if cells is None else cells:
+            found.update(self.scores(cell).arithmetic)
         return found
 
     def record_arithmetic(self, facts: Mapping[str, Any]) -> str:

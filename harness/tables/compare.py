@@ -15,12 +15,13 @@ from harness.tables.arms_view import read_by_arm
 from harness.tables.caption import clusters_title
 from harness.tables.choices import reference_text, response_text
 from harness.tables.comparisons import Line, check_found, choose, headlines, lines
+from harness.tables.dtypes import in_16_bits
 from harness.tables.family import adjust_lines
 from harness.tables.frames import check_label
 from harness.tables.layout import DASH, length_title
 from harness.tables.lengths import CurveSummary, summaries
 from harness.tables.paired import ALPHA, Comparison
-from harness.tables.rerun import in_16_bit, rerun_sentence
+from harness.tables.rerun import rerun_sentence
 from harness.text import counted, interval_text, number_text
 from harness.types import Cell, Sample
 
@@ -69,7 +70,7 @@ def compare(
     out += inference_lines(line.comparison for line in main)
     if absent:
         out.append(f"Not compared ({len(absent)}): {'; '.join(absent[:5])}{'; ...' if len(absent) > 5 else ''}.")
-    if again is None and in_16_bit(store):
+    if again is None and in_16_bits(store):
         out.append(
             "Answers in 16-bit precision can change with the composition of batches: a rerun of the same model moves "
             "some samples too. How many: run the config into another directory with another engine.max_num_seqs, and "

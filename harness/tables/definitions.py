@@ -9,13 +9,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.store import Store
+from harness.tables.dtypes import dtype_of, dtype_parts, engines_of
 
 
-def definition_lines(store: Store, models: Iterable[str], contexts: Iterable[str]) -> list[str]:
-    """The lines for these labels, contexts first."""
+def definition_lines(
+    store: Store, models: Iterable[str], contexts: Iterable[str], *, probes: bool = False
+) -> list[str]:
+    """The lines for these labels, contexts first. `probes`: of numbers that a model's own engine measured."""
     models = list(dict.fromkeys(models))
     lines = [_context(store, label, models) for label in dict.fromkeys(contexts)]
-    lines += [_model(store, label) for label in models]
+    lines += [_model(store, label, probes) for label in models]
     return [line for line in [*lines, _hardware(store, models)] if line]
 
 
@@ -112,30 +115,23 @@ def _limit(setting: Mapping[str, Any], label: str, known: Mapping[str, Mapping[s
 # ------------------------------------------------------------------------------------------------- models, machine
 
 
-def _model(store: Store, label: str) -> str:
-    """ "Model SDPA gate: headwise gate; 1.35B parameters; bfloat16."."""
+def _model(store: Store, label: str, probes: bool) -> str:
+    """ "Model SDPA gate: headwise gate; 1.35B parameters; bfloat16; MMLU in float32."."""
     facts = facts_of(store, label)
     parts = []
     if gate := facts.get("gate"):
         parts.append("no gate" if gate == "none" else f"{gate} gate")
     if isinstance(count := facts.get("parameters"), int):
         parts.append(f"{_count(count)} parameters")
-    if dtype := dtype_of(facts):
-        parts.append(dtype)
+    parts += [dtype_of(facts.get("engine") or {})] if probes else dtype_parts(store, label)
+    parts = [part for part in parts if part]
     return f"Model {label}: {'; '.join(parts)}." if parts else ""
-
-
-def dtype_of(facts: Mapping[str, Any]) -> str:
-    """The dtype that the engine computed in, from a model's facts; nothing where no engine reported one."""
-    engine = facts.get("engine") or {}
-    return str((engine.get("arithmetic") or {}).get("dtype") or engine.get("dtype") or "").removeprefix("torch.")
 
 
 def _hardware(store: Store, models: list[str]) -> str:
     """ "Hardware: NVIDIA H100 80GB HBM3, 2 ranks; vLLM 0.32.0, torch 2.13.0."."""
     devices: dict[str, None] = {}
-    for model in models:
-        engine = facts_of(store, model).get("engine") or {}
+    for engine in (engine for model in models for engine in engines_of(facts_of(store, model))):
         device = (engine.get("arithmetic") or {}).get("device") or engine.get("device")
         if device:
             ranks = engine.get("ranks") or 1

@@ -157,7 +157,7 @@ def _caption(store: Store, view: TableOptions, records: list[dict[str, Any]]) ->
             "gate score: mean over layers, heads, dimensions and tokens; outputs < 0.01: share of the attention"
             " output's values that are below 0.01 in absolute value, before and after the gate",
             "PPL: perplexity of the text, each token predicted from all tokens before it",
-            *definition_lines(store, order, dict.fromkeys(contexts)),
+            *definition_lines(store, order, dict.fromkeys(contexts), probes=True),
         ]
     if not all(r["exact"] for r in records):
         lines.append("±: 95% interval of the mean over query positions, where a random sample of them was computed")

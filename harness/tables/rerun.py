@@ -16,12 +16,6 @@ from harness.text import counted, number_text
 from harness.types import Cell, GatedevalError
 
 
-def in_16_bit(store: Store) -> bool:
-    """Whether any model of the run computed in bfloat16 or float16."""
-    models = (store.manifest.get("models") or {}).values()
-    return any(str(m.get("dtype") or (m.get("engine") or {}).get("dtype")) in ("bfloat16", "float16") for m in models)
-
-
 def rerun_sentence(store: Store, again: Store, line: Line) -> str:
     """ "rerun: baseline -0.40 (3 of 500 samples scored otherwise), gated +0.00 (0 of ...)", on the line's own scale."""
     parts = []

@@ -148,7 +148,8 @@ def test_every_key_of_the_config(world: World) -> None:
     stuck = {re.sub(r"\.\d+", "", where) for where, _ in keys} - changeable
     assert not stuck, "keys that `perturbation` knows no other value for: extend its candidates"
     kinds = kinds_of(world, keys)
-    for key in ("seed", "data", "models.0.path", "models.0.dtype", "chat_template", "contexts.0.yarn"):
+    dtypes = ("models.0.dtype", "benchmarks.1.mmlu.dtype")
+    for key in ("seed", "data", "models.0.path", *dtypes, "chat_template", "contexts.0.yarn"):
         assert "answers" in kinds[f"config: {key}"], key
     for key in ("name", "models.0.label", "contexts.0.label", "engine.prefix_caching", "caption", *ARMS):
         assert kinds[f"config: {key}"] == {"neither"}, key

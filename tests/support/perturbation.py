@@ -115,7 +115,7 @@ def config_of(root: Path, engine: dict[str, Any] | None = None) -> dict[str, Any
                 ],
                 "benchmarks": [
                     {"ruler": ["niah_single_1", "qa_1"], "lengths": [512], "samples": 3, "profile": "fair"},
-                    {"mmlu": {"subjects": ["anatomy"], "shots": 1, "samples": 3}},
+                    {"mmlu": {"subjects": ["anatomy"], "shots": 1, "samples": 3, "dtype": "float32"}},  # the engine's
                     {"gsm8k": {"shots": 1, "samples": 3}},
                 ],
                 "data": str(root / "data"),

@@ -97,7 +97,9 @@ def test_quiet_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = SimpleNamespace(results=tmp_path, cluster=None)
-    plan = SimpleNamespace(check=lambda: None, cells={}, tokens={}, models={}, config=settings)
+    plan = SimpleNamespace(
+        check=lambda: None, cells={}, tokens={}, models={}, engines={}, engine=lambda cell: cell.model, config=settings
+    )
     monkeypatch.setattr("harness.run.plan.build", lambda config, date: plan)
     tally = SimpleNamespace(answered=1, reused=0, redone=0, rescored=0, relabelled=0, sent_tokens=10, cached_tokens=5)
     monkeypatch.setattr(runner, "run", lambda *a, **k: ("complete", tally))
@@ -123,7 +125,7 @@ def test_one_of_a_thing_is_in_the_singular(tmp_path: Path) -> None:
         "0 tasks", "1 task", "2 tasks", "1 task", "1 to 3 tasks", "no tasks",
     ]  # fmt: skip
     plan: Any = SimpleNamespace(
-        cells={}, tokens={}, models={}, refusals=["x"], config=SimpleNamespace(benchmarks=(), decide=None)
+        cells={}, tokens={}, models={}, in_dtype={}, refusals=["x"], config=SimpleNamespace(benchmarks=(), decide=None)
     )
     assert render(plan).splitlines()[-1] == "1 refusal, see below"
     settings = {

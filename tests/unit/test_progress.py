@@ -20,7 +20,8 @@ LONG, SHORT = Cell("m", "c", "ruler", "vt", 131072), Cell("m", "c", "ruler", "vt
 def plan(**counts: int) -> Any:
     """The part of a plan that `Progress` reads: samples and prompt tokens of every cell."""
     cells = {LONG: counts["long"], SHORT: counts["short"]}
-    return SimpleNamespace(cells=cells, tokens={c: n * c.length for c, n in cells.items()})
+    tokens = {c: n * c.length for c, n in cells.items()}
+    return SimpleNamespace(cells=cells, engine=lambda cell: cell.model, tokens=tokens)
 
 
 class Clock:
@@ -99,7 +100,7 @@ def test_time_left_never_freezes_while_no_sample_finishes() -> None:
 def test_while_another_model_answers_an_engine_start_is_time_of_answering() -> None:
     clock = Clock()
     cells = {LONG: 4, Cell("other", "c", "ruler", "vt", 4096): 4}
-    made = SimpleNamespace(cells=cells, tokens=dict.fromkeys(cells, 4 * 4096))
+    made = SimpleNamespace(cells=cells, engine=lambda cell: cell.model, tokens=dict.fromkeys(cells, 4 * 4096))
     shown = Progress(made, quiet=True, clock=clock)  # type: ignore[arg-type]
     with shown.starting("a"), shown.starting("other"):  # both at once: no time of it in the rate
         clock.now += 100
@@ -122,7 +123,7 @@ def test_engine_starts_to_come_are_in_the_time_left() -> None:
     clock = Clock()
     other = Cell("other", "c", "ruler", "vt", 4096)
     cells = {LONG: 2, other: 2}
-    made = SimpleNamespace(cells=cells, tokens=dict.fromkeys(cells, 2 * 4096))
+    made = SimpleNamespace(cells=cells, engine=lambda cell: cell.model, tokens=dict.fromkeys(cells, 2 * 4096))
     shown = Progress(made, quiet=True, clock=clock)  # type: ignore[arg-type]
     with shown.starting("m"):
         clock.now += 60
@@ -176,7 +177,7 @@ from types import SimpleNamespace
 from harness.run.progress import Progress
 from harness.types import Cell
 cells = {Cell("base", "YaRN", "ruler", "vt", n): 6 for n in (8192, 4096)}
-with Progress(SimpleNamespace(cells=cells, tokens={c: 6 * c.length for c in cells})) as shown:
+with Progress(SimpleNamespace(cells=cells, engine=lambda c: c.model, tokens={c: 6 * c.length for c in cells})) as shown:
     shown.found(2)
     with shown.starting("ba{se}"):
         time.sleep(2.5)

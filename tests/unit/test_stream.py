@@ -225,3 +225,14 @@ def test_float32_asks_triton_for_ieee_products(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(start.os, "environ", {})
         start.set_environment(EngineOptions(), dtype)
         assert start.os.environ.get("TRITON_F32_DEFAULT") == expected
+
+
+@pytest.mark.parametrize("given", [None, "tf32x3"])
+def test_an_engine_in_float32_leaves_the_next_one_as_it_would_be_alone(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start.os, "environ", {"TRITON_F32_DEFAULT": given} if given else {})
+    for dtype in ("float32", "float32", "bfloat16", "float32", "float16"):
+        start.set_environment(EngineOptions(), dtype)
+        expected = "ieee" if dtype == "float32" and given is None else given
+        assert start.os.environ.get("TRITON_F32_DEFAULT") == expected
