@@ -53,7 +53,9 @@ class Probing:
         self.say, self.warn = say, warn or _to_stderr
         self.failed: set[str] = set()  # labels of models
         self.made = 0
-        self._factory: EngineFactory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+        self._factory: EngineFactory = engine_factory or functools.partial(
+            Engine, log=path / "engine.log", core_here=True
+        )
         self._store = Probes(path)
         stored = self._store.hashes()
         self._pending = [p for p in self.probes if p.hash not in stored]

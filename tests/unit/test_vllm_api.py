@@ -14,6 +14,7 @@ from vllm.inputs import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import core_client, exceptions, llm_engine, utils
+from vllm.v1.executor import multiproc_executor
 
 from harness.config import EngineOptions
 from harness.engine import start, vllm_api
@@ -52,6 +53,13 @@ def test_engine_and_its_processes() -> None:
         assert name in source, name
     assert "self.processes" in python_inspect.getsource(utils.CoreEngineProcManager)
     assert issubclass(exceptions.EngineDeadError, Exception)
+    # of an engine whose core runs in our process
+    assert vllm_api._CORE_PROCESS in envs.environment_variables
+    assert "distributed_executor_backend" in {field.name for field in dataclasses.fields(EngineArgs)}
+    assert "self.engine_core = EngineCore(" in source
+    executor = python_inspect.getsource(multiproc_executor.MultiprocExecutor)
+    for name in ("self.workers", "self._ensure_worker_termination("):
+        assert name in executor, name
 
 
 def test_facts_about_what_ran() -> None:
