@@ -36,8 +36,8 @@ class Engine:
     encoding cannot be replaced in a live engine (`can_switch_to`) is started under the first one alone.
     `vllm_arguments`: further arguments of vLLM's `EngineArgs`; they replace ours (benchmarks use this). `log`: the file
     that takes what vLLM and its processes print; None: a temporary file, which stays only if the engine fails.
-    `core_here`: start faster on a CPU, with vLLM's scheduler in this process (`vllm_api.start`): for few requests, since
-    ranks then wait while this process does something else.
+    `core_here`: start faster on a CPU, with vLLM's scheduler in this process (`vllm_api.start`): for few requests,
+    since ranks then wait while this process does something else.
 
     Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported; `arithmetic` among
     them is all that changes low-order bits), `setting` and `max_length` (the context setting in force and its longest

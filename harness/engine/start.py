@@ -72,9 +72,7 @@ def _eager(options: EngineOptions, on_cpu: bool) -> bool:
     return on_cpu if options.enforce_eager == "auto" else bool(options.enforce_eager)
 
 
-def start_vllm(
-    arguments: Mapping[str, Any], checkpoint: Checkpoint, log: EngineLog, *, core_here: bool = False
-) -> Any:
+def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, log: EngineLog, *, core_here: bool = False) -> Any:
     """A running vLLM engine (`LLMEngine`). What it and its processes print goes to `log`: stdout is data.
 
     `set_environment` was called before. `core_here`: see `vllm_api.start`.

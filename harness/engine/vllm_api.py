@@ -16,7 +16,7 @@ from typing import Any
 _JOIN_SECONDS = 60.0  # for the processes of an engine to end after they were told to
 
 
-_CORE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+CORE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """Environment variable: whether vLLM's engine core (scheduler, KV cache's blocks) gets a process of its own."""
 
 
@@ -33,11 +33,12 @@ def start(arguments: Mapping[str, Any], *, core_here: bool = False) -> Any:
 
     # This usage context has the batch sizes of offline work (vLLM's LLM class); a server's are smaller.
     usage = UsageContext.LLM_CLASS
-    if not core_here or not on_cpu() or _CORE_PROCESS in os.environ:
+    if not core_here or not on_cpu() or CORE_PROCESS in os.environ:
         return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=usage)
-    with _environment(_CORE_PROCESS, "0"):
-        ranks = {"distributed_executor_backend": "mp"}  # else a single rank would run in this process, too
-        return LLMEngine.from_engine_args(EngineArgs(**arguments, **ranks), usage_context=usage)
+    with _environment(CORE_PROCESS, "0"):
+        # the executor "mp" has processes: with vLLM's default a single rank would run in this process, too
+        ranks_apart = EngineArgs(**{**arguments, "distributed_executor_backend": "mp"})
+        return LLMEngine.from_engine_args(ranks_apart, usage_context=usage)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect as python_inspect
+import os
 from typing import Any
 
 import pytest
@@ -54,12 +55,39 @@ def test_engine_and_its_processes() -> None:
     assert "self.processes" in python_inspect.getsource(utils.CoreEngineProcManager)
     assert issubclass(exceptions.EngineDeadError, Exception)
     # of an engine whose core runs in our process
-    assert vllm_api._CORE_PROCESS in envs.environment_variables
+    assert vllm_api.CORE_PROCESS in envs.environment_variables
     assert "distributed_executor_backend" in {field.name for field in dataclasses.fields(EngineArgs)}
     assert "self.engine_core = EngineCore(" in source
     executor = python_inspect.getsource(multiproc_executor.MultiprocExecutor)
     for name in ("self.workers", "self._ensure_worker_termination("):
         assert name in executor, name
+
+
+def test_a_core_in_this_process_is_for_a_cpu_and_for_users_who_have_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are processes in any case; the environment is as before afterwards, also after a failed start."""
+    seen: list[tuple[str | None, str | None]] = []
+
+    def from_engine_args(arguments: Any, usage_context: Any) -> None:
+        seen.append((os.environ.get(vllm_api.CORE_PROCESS), arguments.distributed_executor_backend))
+        if arguments.seed == 13:
+            raise ValueError("no start")
+
+    monkeypatch.setattr(llm_engine.LLMEngine, "from_engine_args", from_engine_args)
+    monkeypatch.delenv(vllm_api.CORE_PROCESS, raising=False)
+    vllm_api.start({"model": "m"})
+    vllm_api.start({"model": "m"}, core_here=True)
+    assert seen == [(None, None), ("0", "mp")]
+    with pytest.raises(ValueError, match="no start"):
+        vllm_api.start({"model": "m", "seed": 13}, core_here=True)
+    assert vllm_api.CORE_PROCESS not in os.environ
+    for chosen in ("0", "1"):
+        monkeypatch.setenv(vllm_api.CORE_PROCESS, chosen)
+        vllm_api.start({"model": "m"}, core_here=True)
+        assert seen[-1] == (chosen, None)
+    monkeypatch.delenv(vllm_api.CORE_PROCESS)
+    monkeypatch.setattr(vllm_api, "on_cpu", lambda: False)
+    vllm_api.start({"model": "m"}, core_here=True)
+    assert seen[-1] == (None, None)
 
 
 def test_facts_about_what_ran() -> None:
