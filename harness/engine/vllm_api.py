@@ -7,6 +7,7 @@ version fails there first. A part that is missing costs its comfort (a faster cl
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import threading
 import time
@@ -16,6 +17,8 @@ from typing import Any
 _JOIN_SECONDS = 60.0  # for the processes of an engine to end after they were told to
 
 
+PROCESS_NAMES = ("EngineCore", "VllmWorker")
+"""What the names of vLLM's processes begin with: the engine core's, and the ranks'."""
 CORE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 """Environment variable: whether vLLM's engine core (scheduler, KV cache's blocks) gets a process of its own."""
 
@@ -158,6 +161,13 @@ def stop(engine_core: Any, *, at_once: bool) -> None:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=_JOIN_SECONDS)
+
+
+def end_engine_processes() -> None:
+    """Kill all processes that vLLM has started in this one: engines die, and a start that goes on fails at once."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith(PROCESS_NAMES):
+            process.kill()
 
 
 def _kill(processes: Sequence[Any]) -> None:

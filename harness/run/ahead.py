@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from harness.config import ContextSetting
 from harness.cost.beside import options_beside
 from harness.engine.requests import EngineError
-from harness.engine.vllm_api import CORE_PROCESS
+from harness.engine.vllm_api import CORE_PROCESS, end_engine_processes
 from harness.run.plan import Plan
 from harness.run.session import RunEngine
 
@@ -33,14 +33,15 @@ def fit_side_by_side(plan: Plan, one: str, other: str) -> bool:
 
 @dataclass
 class _Begun:
-    """One start in a thread."""
+    """One start in a thread.
+
+    `over`: set at its end. Python 3.11 calls a thread ended whose `join` a signal has interrupted.
+    """
 
     key: tuple[str, tuple[ContextSetting, ...]]
-    thread: threading.Thread | None = None
+    over: threading.Event = field(default_factory=threading.Event)
     engine: RunEngine | None = None
     error: BaseException | None = None
-    abandoned: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Ahead:
@@ -48,12 +49,12 @@ class Ahead:
 
     One start at a time: while an engine starts, the output of the process goes to that engine's log.
 
-    Leaving the `with` does not wait for a start that goes on (an import cannot be interrupted): its engine is stopped
-    as soon as it runs, and the end of this process ends it at once (`harness.gated.watchdog`).
+    `end`: lets a start that goes on fail soon; None: kill vLLM's processes. It is called where the `with` is left
+    before the engine that was begun is taken (an error, Ctrl-C): no other engine of this process may run by then.
     """
 
-    def __init__(self, start: Start) -> None:
-        self._start = start
+    def __init__(self, start: Start, end: Callable[[], None] | None = None) -> None:
+        self._start, self._end = start, end or end_engine_processes
         self._starting = threading.Lock()
         self._begun: _Begun | None = None
 
@@ -61,16 +62,22 @@ class Ahead:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._abandon()
+        """Wait for the end of a start that goes on: until then messages to the user would go to the engine's log."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return
+        while not begun.over.is_set():
+            self._end()
+            begun.over.wait(0.1)
+        if begun.engine is not None:
+            begun.engine.close()
 
     def begin(self, label: str, settings: Sequence[ContextSetting]) -> None:
-        """Start the engine of another model in a thread; nothing where it is begun already. One start is kept."""
-        if self._begun is not None and self._begun.key == (label, tuple(settings)):
+        """Start the engine of another model in a thread; nothing where one that nobody has taken is begun already."""
+        if self._begun is not None:
             return
-        self._abandon()
         begun = self._begun = _Begun((label, tuple(settings)))
-        begun.thread = threading.Thread(target=self._run, args=(begun,), name="start-ahead", daemon=True)
-        begun.thread.start()
+        threading.Thread(target=self._run, args=(begun,), name="start-ahead", daemon=True).start()
 
     def take(self, label: str, settings: Sequence[ContextSetting]) -> RunEngine:
         """The engine of a model: the one that was begun for it, else a new one.
@@ -81,13 +88,11 @@ class Ahead:
             EngineError: it could not start.
         """
         if (begun := self._begun) is not None and begun.key == (label, tuple(settings)):
+            begun.over.wait()
             self._begun = None
-            assert begun.thread is not None
-            begun.thread.join()
             if begun.engine is not None:
                 return begun.engine
-            if not isinstance(begun.error, EngineError):
-                assert begun.error is not None
+            if begun.error is not None and not isinstance(begun.error, EngineError):
                 raise begun.error
         with self._starting:
             return self._start(label, settings)
@@ -95,22 +100,8 @@ class Ahead:
     def _run(self, begun: _Begun) -> None:
         try:
             with self._starting:
-                engine = self._start(*begun.key)
+                begun.engine = self._start(*begun.key)
         except BaseException as error:  # `take` raises it in the thread that asks
             begun.error = error
-            return
-        with begun.lock:
-            if not begun.abandoned:
-                begun.engine = engine
-                return
-        engine.close()
-
-    def _abandon(self) -> None:
-        """Stop the engine that was begun and not taken, or let it stop when it has started."""
-        begun, self._begun = self._begun, None
-        if begun is None:
-            return
-        with begun.lock:
-            begun.abandoned, engine = True, begun.engine
-        if engine is not None:
-            engine.close()
+        finally:
+            begun.over.set()

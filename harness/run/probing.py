@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from harness.probe.results import ProbeResult
 from harness.run.ahead import Ahead, fit_side_by_side
 from harness.run.plan import Plan
 from harness.run.probe_plan import PlannedProbe
+from harness.run.progress import own_stderr
 from harness.run.session import EngineFactory, LiveEngine, RunEngine
 from harness.store.probes import Probes
 from harness.text import counted
@@ -152,8 +152,12 @@ def _to_stderr(line: str) -> None:
 @contextlib.contextmanager
 def _terminal() -> Iterator[Callable[[str], None]]:
     """Prints lines on this process's standard error, also while an engine that starts has it lead to its log."""
-    with open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="backslashreplace") as stream:
+    stream = own_stderr()
+    try:
         yield lambda line: print(line, file=stream, flush=True)
+    finally:
+        if stream is not sys.stderr:
+            stream.close()
 
 
 def run_probes(

@@ -61,6 +61,9 @@ def test_engine_and_its_processes() -> None:
     executor = python_inspect.getsource(multiproc_executor.MultiprocExecutor)
     for name in ("self.workers", "self._ensure_worker_termination("):
         assert name in executor, name
+    assert vllm_api.PROCESS_NAMES == ("EngineCore", "VllmWorker")
+    assert 'name=f"VllmWorker-' in python_inspect.getsource(multiproc_executor.WorkerProc)
+    assert '"EngineCore' in python_inspect.getsource(utils.CoreEngineProcManager)
 
 
 def test_a_core_in_this_process_is_for_a_cpu_and_for_users_who_have_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
