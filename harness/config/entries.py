@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from harness.config.discovery import benchmark_types, entry_name
 from harness.config.fields import Dtype, Entry
 from harness.config.messages import complaints
+from harness.config.probing import ESSAYS, RULER_TEXT, TEXTS, ProbeOptions
 from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
 from harness.config.yaml_text import Loc, Source
 from harness.types import did_you_mean
@@ -176,6 +177,23 @@ def with_files(
         elif check_paths:
             s.problem((*loc, name), f"{subject(s, loc)}: {name}: no file {value!r}{looked(value, base)}")
     return entry
+
+
+def with_text(s: Source, options: ProbeOptions | None, base: Path, check_paths: bool) -> ProbeOptions | None:
+    """The `probe` section with its text file found; what is there as a folder or not at all is a problem.
+
+    A file is searched as `find` does. Its path stays as short as it was written, because tables show it.
+    """
+    if options is None or options.text == ESSAYS or options.text.startswith(RULER_TEXT):
+        return options
+    candidates = (options.text, str(Path(options.text).expanduser()), str(base / options.text))
+    if (text := next((c for c in candidates if Path(c).is_file()), None)) is not None:
+        return options.model_copy(update={"text": text})
+    if check_paths:
+        there = "is a folder" if find(options.text, base) else f"is no file{looked(options.text, base)}"
+        remedy = did_you_mean(options.text, (ESSAYS,)) or f"; give {TEXTS}"
+        s.problem(("probe", "text"), f"probe.text: {options.text!r} {there}{remedy}")
+    return options
 
 
 def shown(value: Any) -> str:

@@ -21,7 +21,18 @@ from harness.config.checks import (
     sampling_rules,
     table_names,
 )
-from harness.config.entries import benchmark, context, entries, find, looked, model, shown, validate, with_files
+from harness.config.entries import (
+    benchmark,
+    context,
+    entries,
+    find,
+    looked,
+    model,
+    shown,
+    validate,
+    with_files,
+    with_text,
+)
 from harness.config.fields import Entry
 from harness.config.overrides import Options, apply_overrides
 from harness.config.vocabulary import BenchmarkEntry, Config, ContextSetting, EngineOptions, Model
@@ -106,6 +117,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
         s.problem(("thinking",), "thinking needs a chat template; add chat_template: true", key=True)
     if s.data.get("thinking_tokens") is not None and not s.data.get("thinking"):
         s.problem(("thinking_tokens",), "thinking_tokens without thinking; add thinking: true, or drop it", key=True)
+    probe = with_text(s, top.probe if top else None, base, check_paths)
     data = top.data if top else None
     if data is not None:
         written = str(s.data["data"])
@@ -121,6 +133,7 @@ def _build(s: Source, overrides: Options, base: Path, check_paths: bool) -> Conf
             "contexts": tuple(c for _, c in contexts),
             "benchmarks": tuple(b for _, b in benchmarks),
             "data": data,
+            "probe": probe,
             "results": top.results.expanduser(),
             "engine": engine,
         }

@@ -8,6 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from harness.config.fields import Entry, Length, Natural, Text
 
+ESSAYS = "essays"
+"""As `probe.text`: the essays of RULER's data."""
+RULER_TEXT = "ruler:"
+"""What `probe.text` begins with where it is a prompt of a RULER task."""
+TEXTS = "essays, ruler:TASK (as ruler:niah_single_2), or a text file"
+"""What `probe.text` can be, for messages."""
+
 
 def _pairs(value: object) -> object:
     """Lists of two become pairs; anything else is refused in words that a reader of the file understands."""
@@ -35,7 +42,7 @@ class ProbeOptions(Entry):
 
     SECTION: ClassVar[str] = "probe"
 
-    text: Text = "essays"
+    text: Text = ESSAYS
     lengths: Annotated[tuple[Length, ...], BeforeValidator(_as_lengths), Field(min_length=1)] = (512,)
     first_query: bool = False
     exact_up_to: Natural = 4096

@@ -37,7 +37,10 @@ def read_text(path: Path) -> str:
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
         text = raw.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start + 1}"
+        raise GatedevalError(f"{path}: {where} is not UTF-8 text; save the file as UTF-8, or bring it again") from error
+    except (OSError, EOFError) as error:
         raise GatedevalError(f"{path}: cannot be read ({error}); bring it again") from error
     if text.startswith("version https://git-lfs.github.com/spec/"):
         raise GatedevalError(f"{path}: this is a Git LFS pointer, not the data; bring the file itself (git lfs pull)")

@@ -36,6 +36,8 @@ class Engine:
     encoding cannot be replaced in a live engine (`can_switch_to`) is started under the first one alone.
     `vllm_arguments`: further arguments of vLLM's `EngineArgs`; they replace ours (benchmarks use this). `log`: the file
     that takes what vLLM and its processes print; None: a temporary file, which stays only if the engine fails.
+    `core_here`: start faster on a CPU, with vLLM's scheduler in this process (`vllm_api.start`): for few requests,
+    since ranks then wait while this process does something else.
 
     Public attributes: `arguments` (what vLLM was started with), `facts` (what the workers reported; `arithmetic` among
     them is all that changes low-order bits), `setting` and `max_length` (the context setting in force and its longest
@@ -57,6 +59,8 @@ class Engine:
         options: EngineOptions | None = None,
         vllm_arguments: Mapping[str, Any] | None = None,
         log: Path | None = None,
+        *,
+        core_here: bool = False,
     ) -> None:
         since = time.monotonic()
         self.model, self.options = model, options or EngineOptions()
@@ -73,7 +77,7 @@ class Engine:
         self._checked = self._failed = False
         self._log = EngineLog(log, f"{model.label}: {self.checkpoint.path} under {longest.label}")
         try:
-            self._start(longest, vllm_arguments or {})
+            self._start(longest, vllm_arguments or {}, core_here)
             self.facts = verification.verified_facts(self, longest)
             verification.check_replaceable(self, longest)
             self.set_context(contexts[0] if self.can_switch_to(contexts[0]) else longest)
@@ -85,7 +89,7 @@ class Engine:
 
     # --- start and stop ------------------------------------------------------------------------------------------
 
-    def _start(self, setting: ContextSetting, further: Mapping[str, Any]) -> None:
+    def _start(self, setting: ContextSetting, further: Mapping[str, Any], core_here: bool) -> None:
         """Start vLLM under `setting`."""
         overrides = self.checkpoint.overrides_under(setting)
         self.max_model_len = self.max_length = overrides.max_model_len
@@ -97,7 +101,7 @@ class Engine:
                 **vllm_arguments(self.model, self.checkpoint, self.tokenizer_dir, self.options, overrides),
                 **further,
             }
-        self._vllm = start_vllm(self.arguments, self.checkpoint, self._log)
+        self._vllm = start_vllm(self.arguments, self.checkpoint, self._log, core_here=core_here)
         Engine.starts += 1
         self._stream = RequestStream(self._vllm, self._token_prompt, self._explain)
         self.in_flight = InFlight.twice(*vllm_api.capacity(self._vllm), self.max_model_len)

@@ -72,10 +72,10 @@ def _eager(options: EngineOptions, on_cpu: bool) -> bool:
     return on_cpu if options.enforce_eager == "auto" else bool(options.enforce_eager)
 
 
-def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, log: EngineLog) -> Any:
+def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, log: EngineLog, *, core_here: bool = False) -> Any:
     """A running vLLM engine (`LLMEngine`). What it and its processes print goes to `log`: stdout is data.
 
-    `set_environment` was called before.
+    `set_environment` was called before. `core_here`: see `vllm_api.start`.
 
     Raises:
         GatedevalError: the checkpoint is gated and the gatedeval plugin is not loaded.
@@ -84,7 +84,7 @@ def start_vllm(arguments: Mapping[str, Any], checkpoint: Checkpoint, log: Engine
     with log.redirected():
         _check_plugin(checkpoint)
         try:
-            engine = vllm_api.start(arguments)
+            engine = vllm_api.start(arguments, core_here=core_here)
         except Exception as error:
             why = explanation(error, log.text(), log.path)
             raise EngineError(f"vLLM did not start on {checkpoint.path}: {why}") from error

@@ -7,22 +7,51 @@ version fails there first. A part that is missing costs its comfort (a faster cl
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _JOIN_SECONDS = 60.0  # for the processes of an engine to end after they were told to
 
 
-def start(arguments: Mapping[str, Any]) -> Any:
-    """A running `LLMEngine`; vLLM's own exceptions."""
+PROCESS_NAMES = ("EngineCore", "VllmWorker")
+"""What the names of vLLM's processes begin with: the engine core's, and the ranks'."""
+CORE_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+"""Environment variable: whether vLLM's engine core (scheduler, KV cache's blocks) gets a process of its own."""
+
+
+def start(arguments: Mapping[str, Any], *, core_here: bool = False) -> Any:
+    """A running `LLMEngine`; vLLM's own exceptions.
+
+    `core_here`: vLLM's engine core runs in this process, the ranks of the model in processes of their own as always.
+    On a CPU that saves a process that imports vLLM before the ranks do. It changes nothing on other devices, where a
+    single rank runs in the core's process, and nothing where the user has set vLLM's environment variable for it.
+    """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
 
     # This usage context has the batch sizes of offline work (vLLM's LLM class); a server's are smaller.
-    return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+    usage = UsageContext.LLM_CLASS
+    if not core_here or not on_cpu() or CORE_PROCESS in os.environ:
+        return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=usage)
+    with _environment(CORE_PROCESS, "0"):
+        # the executor "mp" has processes: with vLLM's default a single rank would run in this process, too
+        ranks_apart = EngineArgs(**{**arguments, "distributed_executor_backend": "mp"})
+        return LLMEngine.from_engine_args(ranks_apart, usage_context=usage)
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Within this `with`, an environment variable that is not set has `value`."""
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def token_prompt(ids: Sequence[int], salt: str) -> Any:
@@ -120,16 +149,41 @@ def stop(engine_core: Any, *, at_once: bool) -> None:
     import psutil
 
     processes = []
-    for process in _core_processes(engine_core):
+    for process in [*_core_processes(engine_core), *_rank_processes(engine_core)]:
         with contextlib.suppress(psutil.Error):
             known = psutil.Process(process.pid)
-            processes += [*known.children(recursive=True), known]  # the workers are the core's children
+            processes += [*known.children(recursive=True), known]  # the ranks are the children of a core's process
+    if at_once and (executor := _own_executor(engine_core)) is not None:
+        executor._ensure_worker_termination = _kill  # in place of vLLM's wait for an orderly end
     engine_core.shutdown(timeout=0.0 if at_once else None)
     _, alive = psutil.wait_procs(processes, timeout=_JOIN_SECONDS)
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
     psutil.wait_procs(alive, timeout=_JOIN_SECONDS)
+
+
+def end_engine_processes() -> None:
+    """Kill all processes that vLLM has started in this one: engines die, and a start that goes on fails at once."""
+    for process in multiprocessing.active_children():
+        if process.name.startswith(PROCESS_NAMES):
+            process.kill()
+
+
+def _kill(processes: Sequence[Any]) -> None:
+    for process in processes:
+        process.kill()
+
+
+def _own_executor(engine_core: Any) -> Any:
+    """vLLM's executor, which started the ranks, of an engine whose core runs in this process; None for others."""
+    return getattr(getattr(engine_core, "engine_core", None), "model_executor", None)
+
+
+def _rank_processes(engine_core: Any) -> list[Any]:
+    """The ranks' processes of an engine whose core runs in this process; none for others."""
+    workers = getattr(_own_executor(engine_core), "workers", None) or ()
+    return [worker.proc for worker in workers if getattr(worker, "proc", None) is not None]
 
 
 def _core_processes(engine_core: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.benchmarks.ruler import Ruler
 from harness.config import ContextSetting
-from harness.config.probing import ProbeOptions
+from harness.config.probing import ESSAYS, RULER_TEXT, TEXTS, ProbeOptions
 from harness.data.files import read_text
 from harness.engine.precision import running_dtype
 from harness.engine.probing import check_stages
@@ -137,8 +137,8 @@ def _ids(plan: Plan, text: str, label: str, length: int, limit: int) -> Sequence
     """The token ids of a probe's text: at most `length`, and one fewer where the context setting ends there."""
     tokenizer = plan.setup(label).tokenizer
     wanted = min(length, limit - 1)
-    if text.startswith("ruler:"):
-        return _ruler_ids(plan, text.removeprefix("ruler:"), label, length, limit)[:wanted]
+    if text.startswith(RULER_TEXT):
+        return _ruler_ids(plan, text.removeprefix(RULER_TEXT), label, length, limit)[:wanted]
     words, name = _text(plan, text)
     ids = _encoded(tokenizer, words)
     if len(ids) < wanted:
@@ -156,13 +156,11 @@ def _encoded(tokenizer: Any, text: str) -> Sequence[int]:
 
 def _text(plan: Plan, text: str) -> tuple[str, str]:
     """The text of `probe.text`, and its name for messages."""
-    if text == "essays":
+    if text == ESSAYS:
         file = plan.data.find("essays").path
         return essay_text(file), str(file)
     if not Path(text).is_file():
-        raise GatedevalError(
-            f"probe.text: {text!r} is no file; give essays, ruler:TASK (as ruler:niah_single_2), or a text file"
-        )
+        raise GatedevalError(f"probe.text: {text!r} is no file; give {TEXTS}")
     if not (words := read_text(Path(text))):
         raise GatedevalError(f"probe.text: {text} is empty")
     return words, text

@@ -6,9 +6,10 @@ where that one is eager; else one of the probe's own, because compiled code does
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from harness.engine.probing import probe
 from harness.engine.requests import EngineError
 from harness.probe.plan import ProbePlan
 from harness.probe.results import ProbeResult
+from harness.run.ahead import Ahead, fit_side_by_side
 from harness.run.plan import Plan
 from harness.run.probe_plan import PlannedProbe
+from harness.run.progress import own_stderr
 from harness.run.session import EngineFactory, LiveEngine, RunEngine
 from harness.store.probes import Probes
 from harness.text import counted
@@ -53,7 +56,10 @@ class Probing:
         self.say, self.warn = say, warn or _to_stderr
         self.failed: set[str] = set()  # labels of models
         self.made = 0
-        self._factory: EngineFactory = engine_factory or functools.partial(Engine, log=path / "engine.log")
+        self._alone_here = engine_factory is None  # engines of a cluster start elsewhere
+        self._factory: EngineFactory = engine_factory or functools.partial(
+            Engine, log=path / "engine.log", core_here=True
+        )
         self._store = Probes(path)
         stored = self._store.hashes()
         self._pending = [p for p in self.probes if p.hash not in stored]
@@ -81,26 +87,31 @@ class Probing:
         Raises:
             GatedevalError: the run directory cannot be written.
         """
-        for label in dict.fromkeys(p.model for p in self._pending):
-            if mine := self.pending(label):
-                with self._own_engine(label, list(dict.fromkeys(p.setting for p in mine))) as live:
-                    self._make(live, mine)
+        with Ahead(self._start) as ahead:
+            for label in dict.fromkeys(p.model for p in self._pending):
+                if mine := self.pending(label):
+                    with LiveEngine(label, _settings(mine), functools.partial(self._next, ahead, label)) as live:
+                        self._make(live, mine)
         return not self.failed
 
-    def _own_engine(self, label: str, settings: Sequence[ContextSetting]) -> LiveEngine:
-        model = self.plan.models[label].model
+    def _next(self, ahead: Ahead, label: str, settings: Sequence[ContextSetting]) -> RunEngine:
+        """The model's engine; where there is room for two, the start of the following model's engine begins."""
+        engine = ahead.take(label, settings)
+        labels = list(dict.fromkeys(p.model for p in self._pending))
+        after = labels[labels.index(label) + 1 :]
+        if after and self._alone_here and fit_side_by_side(self.plan, label, after[0]):
+            ahead.begin(after[0], _settings(self.pending(after[0])))
+        return engine
+
+    def _start(self, label: str, settings: Sequence[ContextSetting]) -> RunEngine:
+        self.say(f"{label}: starting vLLM for the probe")
         options = self.plan.config.engine.model_copy(update={"enforce_eager": True})
-
-        def start(settings: Sequence[ContextSetting]) -> RunEngine:
-            self.say(f"{label}: starting vLLM for the probe")
-            return self._factory(model, settings, options)
-
-        return LiveEngine(label, settings, start)
+        return self._factory(self.plan.models[label].model, settings, options)
 
     def _make(self, live: LiveEngine, probes: Sequence[PlannedProbe]) -> None:
         """Make `probes`, all of one model, setting by setting. An engine's error ends them, and is told."""
         try:
-            for setting in dict.fromkeys(p.setting for p in probes):
+            for setting in _settings(probes):
                 engine = live.under(setting)
                 for planned in (p for p in probes if p.setting == setting):
                     maps = _probe(engine, planned.maps) if planned.maps else None
@@ -112,6 +123,11 @@ class Probing:
         except EngineError as error:
             self.failed.add(live.label)
             self.warn(f"probe of {live.label} failed: {error}")
+
+
+def _settings(probes: Sequence[PlannedProbe]) -> list[ContextSetting]:
+    """The probes' context settings, in order."""
+    return list(dict.fromkeys(p.setting for p in probes))
 
 
 def _is_eager(engine: RunEngine) -> bool:
@@ -133,6 +149,17 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def _terminal() -> Iterator[Callable[[str], None]]:
+    """Prints lines on this process's standard error, also while an engine that starts has it lead to its log."""
+    stream = own_stderr()
+    try:
+        yield lambda line: print(line, file=stream, flush=True)
+    finally:
+        if stream is not sys.stderr:
+            stream.close()
+
+
 def run_probes(
     plan: Plan, options: ProbeOptions, probes: Sequence[PlannedProbe], path: Path, *, quiet: bool = False
 ) -> bool:
@@ -143,9 +170,10 @@ def run_probes(
     Raises:
         GatedevalError: the run directory cannot be written.
     """
-    probing = Probing(plan, options, probes, path, say=(lambda line: None) if quiet else _to_stderr)
-    whole = probing.rest()
-    probing.say(f"{path}: {counted(probing.made, 'probe')} made, {probing.found} found finished")
+    with _terminal() as tell:
+        probing = Probing(plan, options, probes, path, say=(lambda line: None) if quiet else tell, warn=tell)
+        whole = probing.rest()
+        probing.say(f"{path}: {counted(probing.made, 'probe')} made, {probing.found} found finished")
     return whole
 
 

@@ -52,7 +52,7 @@ class Progress:
         costs: Costs | None = None,
     ) -> None:
         self.clock = clock
-        self.stream = _own_stderr()
+        self.stream = own_stderr()
         self.terminal = self.stream.isatty()
         self.quiet = quiet
         self.engines: Callable[[], str] = str
@@ -275,7 +275,7 @@ class Progress:
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| {unit}"
 
 
-def _own_stderr() -> IO[str]:
+def own_stderr() -> IO[str]:
     """Standard error under a file descriptor of its own.
 
     Descriptor 2 may lead elsewhere while an engine starts, because the engine's processes inherit it.

@@ -166,7 +166,7 @@ def test_the_command_makes_what_is_missing_and_prints_table_4(tmp_path: Path) ->
     ("setting", "words"),
     [
         ("probe.text=ruler:niah_singel_1", "no task 'niah_singel_1'; did you mean 'niah_single_1'"),
-        ("probe.text=nofile.txt", "is no file; give essays, ruler:TASK"),
+        ("probe.text=nofile.txt", "is no file (looked in the current directory and in"),
         ("probe.lengths=[16384]", "no context setting of any model reaches a length of 16384 tokens"),
         ("probe.lengths=[2048, 16384]", "(the longest has 8192); remove it from probe.lengths"),
         ("engine.pipeline_parallel_size=2", "set it to 1 (tensor_parallel_size divides a model's heads instead)"),

@@ -15,9 +15,9 @@ import os, subprocess, sys, logging
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from harness.engine.log import EngineLog
-from harness.run.progress import _own_stderr
+from harness.run.progress import own_stderr
 
-own = _own_stderr()
+own = own_stderr()
 log = EngineLog(Path("engine.log"), "a title")
 with log.redirected():
     print("python, stdout"); print("python, stderr", file=sys.stderr)

@@ -182,6 +182,44 @@ def test_a_wrong_probe_section_is_refused_with_its_line(tmp_path: Path, written:
     assert "line 3" in str(caught.value) or ":3" in str(caught.value)
 
 
+def test_a_text_file_is_found_beside_the_config_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the current directory first; the path stays as it was written there, because tables show it."""
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/beside.txt").write_text("a text")
+    (tmp_path / "here.txt").write_text("a text")
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def text(written: str) -> str:
+        Path("configs/c.yaml").write_text(
+            f"name: p\nmodels: [{{label: a, path: models}}]\nprobe:\n  lengths: [512]\n  text: {written}\n"
+        )
+        probe = load(Path("configs/c.yaml")).probe
+        assert probe is not None
+        return probe.text
+
+    assert text("here.txt") == "here.txt"
+    assert text("beside.txt") == "configs/beside.txt"
+    assert text("ruler:niah_single_2") == "ruler:niah_single_2"
+    for written, words in [
+        ("gone.txt", "'gone.txt' is no file (looked in the current directory and in configs); give essays, ruler:TASK"),
+        ("models", "'models' is a folder; give essays, ruler:TASK"),
+        ("esays", "is no file (looked in the current directory and in configs); did you mean 'essays'?"),
+    ]:
+        with pytest.raises(GatedevalError) as caught:
+            text(written)
+        assert words in str(caught.value)
+        assert str(caught.value).startswith("configs/c.yaml:5: probe.text: ")
+
+
+def test_a_text_that_is_not_utf_8_is_refused_with_its_place(tmp_path: Path) -> None:
+    from harness.data.files import read_text
+
+    (tmp_path / "latin.txt").write_bytes("caf\u00e9 society".encode("latin-1"))
+    with pytest.raises(GatedevalError, match=r"latin.txt: byte 4 is not UTF-8 text; save the file as UTF-8"):
+        read_text(tmp_path / "latin.txt")
+
+
 def test_the_table_in_every_format(tmp_path: Path) -> None:
     from harness.export import FORMATS, export_run
     from harness.store import Store

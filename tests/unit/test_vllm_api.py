@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect as python_inspect
+import os
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from vllm.inputs import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import core_client, exceptions, llm_engine, utils
+from vllm.v1.executor import multiproc_executor
 
 from harness.config import EngineOptions
 from harness.engine import start, vllm_api
@@ -52,6 +54,43 @@ def test_engine_and_its_processes() -> None:
         assert name in source, name
     assert "self.processes" in python_inspect.getsource(utils.CoreEngineProcManager)
     assert issubclass(exceptions.EngineDeadError, Exception)
+    # of an engine whose core runs in our process
+    assert vllm_api.CORE_PROCESS in envs.environment_variables
+    assert "distributed_executor_backend" in {field.name for field in dataclasses.fields(EngineArgs)}
+    assert "self.engine_core = EngineCore(" in source
+    executor = python_inspect.getsource(multiproc_executor.MultiprocExecutor)
+    for name in ("self.workers", "self._ensure_worker_termination("):
+        assert name in executor, name
+    assert vllm_api.PROCESS_NAMES == ("EngineCore", "VllmWorker")
+    assert 'name=f"VllmWorker-' in python_inspect.getsource(multiproc_executor.WorkerProc)
+    assert '"EngineCore' in python_inspect.getsource(utils.CoreEngineProcManager)
+
+
+def test_a_core_in_this_process_is_for_a_cpu_and_for_users_who_have_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are processes in any case; the environment is as before afterwards, also after a failed start."""
+    seen: list[tuple[str | None, str | None]] = []
+
+    def from_engine_args(arguments: Any, usage_context: Any) -> None:
+        seen.append((os.environ.get(vllm_api.CORE_PROCESS), arguments.distributed_executor_backend))
+        if arguments.seed == 13:
+            raise ValueError("no start")
+
+    monkeypatch.setattr(llm_engine.LLMEngine, "from_engine_args", from_engine_args)
+    monkeypatch.delenv(vllm_api.CORE_PROCESS, raising=False)
+    vllm_api.start({"model": "m"})
+    vllm_api.start({"model": "m"}, core_here=True)
+    assert seen == [(None, None), ("0", "mp")]
+    with pytest.raises(ValueError, match="no start"):
+        vllm_api.start({"model": "m", "seed": 13}, core_here=True)
+    assert vllm_api.CORE_PROCESS not in os.environ
+    for chosen in ("0", "1"):
+        monkeypatch.setenv(vllm_api.CORE_PROCESS, chosen)
+        vllm_api.start({"model": "m"}, core_here=True)
+        assert seen[-1] == (chosen, None)
+    monkeypatch.delenv(vllm_api.CORE_PROCESS)
+    monkeypatch.setattr(vllm_api, "on_cpu", lambda: False)
+    vllm_api.start({"model": "m"}, core_here=True)
+    assert seen[-1] == (None, None)
 
 
 def test_facts_about_what_ran() -> None:
