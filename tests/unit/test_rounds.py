@@ -20,6 +20,7 @@ from harness.report.rounds import rounds_rows
 from harness.run import runner
 from harness.run.plan import build
 from harness.run.progress import Progress
+from harness.run.rounds import RoundsPlan
 from harness.run.session import Tally
 from harness.stats import paired_differences
 from harness.stats.decision import critical_value, looks_of
@@ -318,6 +319,35 @@ def test_bad_input_is_one_line(tiny: Path, samples: Any, more: dict[str, Any], m
         config(tiny, samples=samples, models=["baseline", "elementwise"], **more)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def split(tiny: Path, samples: Any, gated: list[str]) -> Config:
+    """Two models to decide between; the baseline has the contexts a and b, the other one has `gated`."""
+    both = config(tiny, models=["baseline", "elementwise"], samples=samples, decide=DECIDE)
+    contexts = [both.contexts[0].model_copy(update={"label": label}) for label in ("a", "b", "c")]
+    own = [m.model_copy(update={"contexts": c}) for m, c in zip(both.models, (("a", "b"), tuple(gated)), strict=True)]
+    return both.model_copy(update={"contexts": tuple(contexts), "models": tuple(own)})
+
+
+@pytest.mark.parametrize(
+    ("samples", "gated", "message"),
+    [
+        ({"at_least": 10, "at_most": 20}, ["c"], "have no samples in common"),
+        ({"precision": 9.0, "at_least": 10, "at_most": 20}, ["c"], "have no samples in common"),
+        ({"at_least": 10, "at_most": 20}, ["a"], "only 'baseline' has ruler at 512 under 'b'"),
+    ],
+)
+def test_what_only_one_model_has_cannot_be_decided(tiny: Path, samples: Any, gated: list[str], message: str) -> None:
+    with pytest.raises(GatedevalError, match=message) as error:
+        build(split(tiny, samples, gated)).check()
+    assert "\n" not in str(error.value)
+
+
+def test_what_only_one_model_of_a_decision_has_keeps_its_precision(tiny: Path) -> None:
+    plan = build(split(tiny, {"precision": 9.0, "at_least": 10, "at_most": 20}, ["a"]))
+    plan.check()
+    found = [(entry.models, entry.context, entry.goal, entry.target) for entry in RoundsPlan(plan).entries]
+    assert found == [(("baseline", "elementwise"), "a", "decide", 8.0), (("baseline",), "b", "precision", 9.0)]
 
 
 def test_lm_evals_results_weight_subjects_by_their_questions(tiny: Path, tmp_path: Path, shared: Path) -> None:
