@@ -84,7 +84,12 @@ def table_names(
                 how = f" has a row with arms: {table.arms}, steps: {table.steps}{there}" if hidden else ""
                 hint = how or did_you_mean(name, names) or there
                 s.problem(("table", key, i), f"table.{key}: no {key.removesuffix('s')} {name!r}{hint}")
-    _renames(s, table, list(dict.fromkeys(n for _, m in models for n in (m.label, m.arm) if n)), list(dict.fromkeys(known["contexts"])))
+    _renames(
+        s,
+        table,
+        list(dict.fromkeys(n for _, m in models for n in (m.label, m.arm) if n)),
+        list(dict.fromkeys(known["contexts"])),
+    )
     lengths = {length for _, b in benchmarks for _, length in b.task_lengths()} if table.lengths else set()
     what = "no benchmark and no probe has" if probed else "no benchmark has"
     for i, length in enumerate(table.lengths or ()):

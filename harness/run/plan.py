@@ -218,8 +218,8 @@ def _undecidable(plan: Plan) -> list[str]:
     endless = [c for c in alone if ruled[c].precision is None]
     places = dict.fromkeys((c.model, c.context, c.benchmark, c.length) for c in endless)
     return [
-        f"decide: of the two models only {model!r} has {benchmark}{f' at {length}' if length else ''} under {context!r},"
-        f" so nothing says when to stop there; add precision to its samples, or {both}"
+        f"decide: of the two models only {model!r} has {benchmark}{f' at {length}' if length else ''} under"
+        f" {context!r}, so nothing says when to stop there; add precision to its samples, or {both}"
         for model, context, benchmark, length in places
     ]
 

@@ -288,7 +288,10 @@ def test_what_does_not_fit_is_one_line(run: Path, options: dict[str, Any], messa
     ("table", "message"),
     [
         ({"infer": "recipe", "arms": "off"}, "table.infer: recipe compares arms, and arms: off takes them apart"),
-        ({"models": ["gate-s1"]}, "no model 'gate-s1' has a row with arms: rows, steps: last; there are 'base', 'gate'"),
+        (
+            {"models": ["gate-s1"]},
+            "no model 'gate-s1' has a row with arms: rows, steps: last; there are 'base', 'gate'",
+        ),
         ({"models": ["gate"], "arms": "off"}, "no model 'gate' has a row with arms: off"),
         ({"rename": {"gate": "base"}}, "table.rename: two would be called 'base'"),
         ({"rename": {"gate": "gate-s1"}}, "table.rename: two would be called 'gate-s1'"),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,11 +28,12 @@ from harness.stats import paired_differences
 from harness.stats.decision import critical_value, looks_of
 from harness.stats.sequential import INFLATION
 from harness.store import Store
-from harness.store.merging import merge
+from harness.store.merging import _merged_rounds, merge
 from harness.store.rounds import Rounds
 from harness.tables import table5
 from harness.tables.arms import by_arm
 from harness.tables.delta import delta_table
+from harness.tables.sampled import difference_in_rounds
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
 from tests.support.fake_engine import Cut, CutEngine, FakeEngine, InlineProducer
@@ -149,6 +152,9 @@ def test_every_task_to_a_precision_of_its_own(tiny: Path, tmp_path: Path) -> Non
     assert [len(entry.tasks) for entry in found] == [1, 1, 1]
     for entry in found:
         assert entry.widths[-1] <= 15.0 or entry.samples[-1] == (60,)
+    assert any(
+        "Goal: single tasks of RULER ±15 points" in line for line in table5(Store.read(tmp_path / "run")).caption
+    )
 
 
 @pytest.mark.extended
@@ -260,6 +266,13 @@ def test_a_decision_draws_both_models_samples_in_the_same_rounds(tiny: Path, tmp
     assert critical > 1.96
     assert any("Decisions between elementwise and baseline" in line for line in table5(store).caption)
     assert any("z test" in line for line in table.caption)
+    pairs = list(zip(*map(entry.cells, entry.models), strict=True))
+    back = [(candidate, baseline) for baseline, candidate in pairs]
+    _, there, p, test = difference_in_rounds(store, pairs, paired_differences(left, right), pooled=False)
+    _, turned, *same = difference_in_rounds(store, back, paired_differences(right, left), pooled=False)
+    assert test == f"repeated z ({rounds} looks)"
+    assert same == [pytest.approx(p), test], "no direction forgets the looks"
+    assert (turned.low, turned.high) == pytest.approx((-there.high, -there.low))
     assert run(two, tmp_path / "run").asked == 0
     assert entries(tmp_path / "run") == [entry]
 
@@ -298,6 +311,44 @@ def test_the_smaller_of_two_runs_of_one_model_adds_nothing(finished: Path, tiny:
         merge(first, second, tmp_path / out)
         assert ids(tmp_path / out) == ids(finished)
         assert entries(tmp_path / out) == entries(finished)
+
+
+def in_rounds(models: str, tasks: str, counts: Sequence[int], **more: Any) -> Rounds:
+    """Rounds of models and tasks named by a letter each, which ended with these samples per task."""
+    facts: dict[str, Any] = {"goal": "precision", "target": 5.0, "at_least": 10, "population": None, **more}
+    most, weights = (500,) * len(tasks), (1 / len(tasks),) * len(tasks)
+    return Rounds(models=tuple(models), context="c", benchmark="ruler", length=512, tasks=tuple(tasks), most=most,
+                  weights=weights, samples=(tuple(counts),), ended="precision reached", **facts)  # fmt: skip
+
+
+class Numbers:
+    """A run as far as the merging of rounds reads it: entries, and cells with a plain count."""
+
+    def __init__(self, *entries: Rounds, plain: int = 0) -> None:
+        self.found = {cell: e for e in entries for cell in e.all_cells}
+        self.counts = {cell: n for e in entries for cell, n in e.counts.items()}
+        self.counts |= {Cell("m", "c", "ruler", task, 512): plain for task in "ab"} if plain else {}
+        self.cells = self.counts
+
+    def rounds(self, cell: Cell) -> Rounds | None:
+        return self.found.get(cell)
+
+    def scores(self, cell: Cell) -> Any:
+        return SimpleNamespace(ids=range(self.counts[cell]))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_merged_samples_have_the_rounds_that_chose_them(turned: bool) -> None:
+    def merged(a: Numbers, b: Numbers) -> list[Rounds]:
+        return [Rounds.from_dict(e) for e in _merged_rounds(*((b, a) if turned else (a, b)))]  # type: ignore[arg-type]
+
+    whole = in_rounds("m", "ab", (60, 60))
+    assert merged(Numbers(whole), Numbers(plain=50)) == [whole]
+    assert merged(Numbers(whole), Numbers(plain=200)) == [], "nobody chose a plain count by looking"
+    decision = in_rounds("mn", "ab", (60, 60), goal="decide")
+    tasks = [in_rounds("m", "a", (94,)), in_rounds("m", "b", (150,))]
+    assert sorted(merged(Numbers(decision), Numbers(*tasks)), key=lambda e: e.tasks) == tasks
+    assert merged(Numbers(decision), Numbers(in_rounds("m", "a", (20,)), in_rounds("m", "b", (30,)))) == [decision]
 
 
 @pytest.mark.parametrize(
