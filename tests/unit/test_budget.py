@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from harness.commands.evaluate import plan as plan_command
 from harness.commands.evaluate import within_budget
 from harness.commands.planning import fitted
 from harness.config import Config, from_dict, to_dict
@@ -170,3 +172,12 @@ def test_a_budget_needs_samples_to_choose(tiny: Path, tmp_path: Path) -> None:
     plan = build(from_dict({**facts, "probe": {"lengths": [64]}}))
     with pytest.raises(GatedevalError, match="no benchmark that has any"):
         fitted(plan, SECONDS, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "option", [("--device-memory", "nan"), ("--device-memory", "inf"), ("--budget", "9" * 400 + "h")]
+)
+def test_numbers_without_an_end_are_bad_input(option: tuple[str, str]) -> None:
+    found = CliRunner().invoke(plan_command, ["any.yaml", *option])
+    assert found.exit_code == 2
+    assert "should be" in found.output
