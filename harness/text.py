@@ -40,6 +40,7 @@ def read_length(text: str) -> int:
     return int(match[1]) << {"": 0, "K": 10, "M": 20}[match[2].upper()]
 
 
+_LONGEST = 10 * 365.25 * 86400.0
 _SECONDS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -57,6 +58,8 @@ def read_time(text: str) -> float:
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if seconds <= 0:
         raise ValueError("should be more than nothing, such as 2h or 90min")
+    if seconds > _LONGEST:
+        raise ValueError("should be ten years at most, such as 2h or 90min")
     return seconds
 
 

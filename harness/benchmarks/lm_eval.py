@@ -84,6 +84,9 @@ class LmEvalBenchmark(Benchmark):
                 extra=task.extra(doc, request),
             )
 
+    def in_points(self, task: str, data: DataFolder) -> bool:
+        return not self.lm_task(task, data).rolling
+
     def depends_on_limit(self, cell: Cell, data: DataFolder) -> bool:
         """Windows of a text fill the context setting; other prompts are as long as they are."""
         return self.lm_task(cell.task, data).rolling

@@ -82,6 +82,10 @@ class Benchmark(BenchmarkEntry):
         """How many samples of `task` there are to draw from; None where samples are generated, without end."""
         return None
 
+    def in_points(self, task: str, data: DataFolder) -> bool:
+        """Whether the task's number is a mean of scores, in points; a perplexity of all texts together is not."""
+        return True
+
     @abstractmethod
     def requests(self, cell: Cell, setup: Setup, max_length: int) -> Iterator[SampleRequest]:
         """The samples of a cell, in order, each made when it is asked for. `max_length`: tokens the context takes.

@@ -21,6 +21,7 @@ from harness.commands.options import (
     cluster_option,
     config_options,
     data_option,
+    finite_option,
     length_option,
     overrides_option,
     quiet_option,
@@ -85,7 +86,7 @@ def run(
 @cluster_option
 @click.option("--measure", is_flag=True, help="Measure the speed of models that no earlier run tells.")
 @click.option(
-    "--device-memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB",
+    "--device-memory", type=click.FloatRange(min=0, min_open=True), metavar="GIB", callback=finite_option,
     help="Plan for GPUs of so many GiB each, instead of this machine's devices.",
 )  # fmt: skip
 def plan(

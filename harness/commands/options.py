@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +49,13 @@ def length_option(text: str) -> int:
         return read_length(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} {error}") from error
+
+
+def finite_option(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """The callback of an option that takes a number: nan and inf are none."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"should be a number, is {value}")
+    return value
 
 
 def _budget(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:

@@ -49,6 +49,15 @@ def rows_of(checkpoints: Sequence[Checkpoint], steps: str = "last") -> dict[str,
     return rows
 
 
+def row_names(checkpoints: Sequence[Checkpoint], arms: str, steps: str) -> list[str]:
+    """The names that rows of a table have, with its options `arms` and `steps`."""
+    if arms == "off":
+        return [c.label for c in checkpoints]
+    rows = rows_of(checkpoints, steps)
+    below = [label for own in rows.values() for label in own] if arms == "expanded" else []
+    return list(dict.fromkeys([*rows, *below]))
+
+
 def recipe_refusal(checkpoints: Sequence[Checkpoint], steps: str = "last") -> str | None:
     """Why nothing can be said about recipes from these checkpoints, in one line; None where something can."""
     several = [c.arm for c in checkpoints if c.arm and len(steps_of(checkpoints, c.arm)) > 1]

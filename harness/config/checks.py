@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.config.arms import Checkpoint, recipe_refusal
+from harness.config.arms import Checkpoint, recipe_refusal, row_names
 from harness.config.entries import subject
 from harness.config.sampling import Decide, Sampling
 from harness.config.table import TableOptions
@@ -71,7 +71,7 @@ def table_names(
     `probed`: the lengths of its probes.
     """
     known: dict[str, list[str]] = {
-        "models": list(dict.fromkeys([*(m.label for _, m in models), *(m.arm for _, m in models if m.arm)])),
+        "models": row_names([Checkpoint(m.label, m.arm, m.step) for _, m in models], table.arms, table.steps),
         "contexts": [c.label for _, c in contexts],
         "benchmarks": list(dict.fromkeys(b.name for _, b in benchmarks)),
     }
@@ -82,13 +82,36 @@ def table_names(
     for key, names in known.items():
         for i, name in enumerate(getattr(table, key) or ()):
             if name not in names:
-                hint = did_you_mean(name, names) or f"; there are {', '.join(map(repr, names))}"
+                there = f"; there are {', '.join(map(repr, names))}"
+                hidden = key == "models" and any(name in (m.label, m.arm) for _, m in models)
+                how = f" has a row with arms: {table.arms}, steps: {table.steps}{there}" if hidden else ""
+                hint = how or did_you_mean(name, names) or there
                 s.problem(("table", key, i), f"table.{key}: no {key.removesuffix('s')} {name!r}{hint}")
+    _renames(
+        s,
+        table,
+        list(dict.fromkeys(n for _, m in models for n in (m.label, m.arm) if n)),
+        list(dict.fromkeys(known["contexts"])),
+    )
     lengths = {length for _, b in benchmarks for _, length in b.task_lengths()} if table.lengths else set()
     what = "no benchmark and no probe has" if probed else "no benchmark has"
     for i, length in enumerate(table.lengths or ()):
         if length not in lengths and length not in probed:
             s.problem(("table", "lengths", i), f"table.lengths: {what} the length {length}")
+
+
+def _renames(s: Source, table: TableOptions, models: Sequence[str], contexts: Sequence[str]) -> None:
+    """`rename` names models, arms and contexts that there are, and gives no two of them one name."""
+    names = dict(table.rename)
+    every = list(dict.fromkeys([*models, *contexts]))
+    for old in names:
+        if old not in every:
+            hint = did_you_mean(old, every) or f"; there are {', '.join(map(repr, every))}"
+            s.problem(("table", "rename"), f"table.rename: no model or context {old!r}{hint}")
+    for labels in (models, contexts):
+        shown = [names.get(label, label) for label in labels]
+        if twice := next((name for name in shown if shown.count(name) > 1), None):
+            s.problem(("table", "rename"), f"table.rename: two would be called {twice!r}; choose another name")
 
 
 def arms_fit(s: Source, models: list[tuple[Loc, Model]], table: TableOptions | None) -> None:
@@ -113,7 +136,10 @@ def arms_fit(s: Source, models: list[tuple[Loc, Model]], table: TableOptions | N
         if m.step is None and (stepped := next((other for other in arm if other.step is not None), None)):
             message = f"{stepped.label!r} of the arm {m.arm!r} has a step; give {m.label!r} one too"
             s.problem(loc, f"{subject(s, loc)}: {message}")
-    if table is not None and table.infer == "recipe":
+    if table is not None and table.infer == "recipe" and table.arms == "off":
+        both = "recipe compares arms, and arms: off takes them apart; leave one of the two out"
+        s.problem(("table", "infer"), f"table.infer: {both}")
+    elif table is not None and table.infer == "recipe":
         found = [Checkpoint(m.label, m.arm, m.step) for _, m in models]
         if refusal := recipe_refusal(found, table.steps):
             s.problem(("table", "infer"), f"table.{refusal}")

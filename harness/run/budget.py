@@ -12,7 +12,7 @@ takes no longer than predicted, and ends earlier where its precision is reached 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from harness.run.estimate import duration
 from harness.run.numbers import design_of
 from harness.run.plan import Plan
 from harness.stats.intervals import LEVEL
-from harness.stats.sequential import Design
+from harness.stats.sequential import INFLATION
 from harness.store.manifest import MANIFEST, read_manifest
 from harness.types import Cell, GatedevalError
 
@@ -51,7 +51,7 @@ class EqualPrecision:
             sampling = plan.benchmark(cell).sampling
             task = cell.task if sampling is not None and sampling.per == "task" else ""
             numbers.setdefault((cell.model, cell.context, cell.benchmark, cell.length, task), []).append(cell)
-        self._numbers = [(cells, design_of(plan, cells)) for cells in numbers.values()]
+        self._numbers = [_Number(plan, cells) for cells in numbers.values()]
         entries = {id(entry): i for i, entry in enumerate(plan.config.benchmarks)}
         self._entry = {cell: entries[id(plan.benchmark(cell))] for cell in plan.cells}
 
@@ -59,18 +59,19 @@ class EqualPrecision:
     def largest(self) -> int:
         """A size that asks for all that the plan has."""
         sizes = [1.0]
-        for _, design in self._numbers:
-            nearly = np.maximum(1.0, np.minimum(design.most, design.sizes - 1))  # all there are have no variance left
-            sizes += [worth for worth in (_worth(nearly, design),) if math.isfinite(worth)]
+        for number in self._numbers:
+            # where samples are drawn from an end, all there are have no variance left
+            nearly = np.maximum(1.0, np.minimum(number.design.most, number.design.sizes - 1))
+            sizes += [worth for worth in (number.worth(nearly),) if math.isfinite(worth)]
         return math.floor(max(sizes)) + 1
 
     def samples(self, size: int) -> tuple[int | None, ...]:
         """Samples per task of every entry of the config; None for entries that have no number of samples."""
         entries = self._plan.config.benchmarks
         most_of = [1] * len(entries)
-        for cells, design in self._numbers:
-            needed = _per_task(size, design)
-            for i in {self._entry[cell] for cell in cells}:
+        for number in self._numbers:
+            needed = number.per_task(size)
+            for i in {self._entry[cell] for cell in number.cells}:
                 most_of[i] = max(most_of[i], needed)
         return tuple(_bounded(e, n) if _has_count(e) else None for e, n in zip(entries, most_of, strict=True))
 
@@ -80,10 +81,38 @@ class EqualPrecision:
         pairs = ((cell, n, samples[self._entry[cell]]) for cell, n in self._plan.cells.items())
         return {cell: n if fits is None else min(fits, n) for cell, n, fits in pairs}
 
-    def half_width(self, counts: Mapping[Cell, int]) -> float:
-        """Half of the widest number's 95% interval, in points, if the scores of every task vary as much as they can."""
-        found = [1 / _worth(np.array([counts[c] for c in cells]), design) for cells, design in self._numbers]
-        return float(special.ndtri(0.5 + LEVEL / 2)) * WIDEST_SPREAD * math.sqrt(max(found, default=0.0))
+    def half_width(self, counts: Mapping[Cell, int]) -> float | None:
+        """Half of the widest number's 95% interval, in points, if the scores of every task vary as much as they can.
+
+        None where no number is in points.
+        """
+        found = [1 / x.worth(np.array([counts[c] for c in x.cells])) for x in self._numbers if x.in_points]
+        return float(special.ndtri(0.5 + LEVEL / 2)) * WIDEST_SPREAD * math.sqrt(max(found)) if found else None
+
+
+class _Number:
+    """A reported number: its cells, how they make it up, and whether it is in points."""
+
+    def __init__(self, plan: Plan, cells: Sequence[Cell]) -> None:
+        self.cells, self.design = cells, design_of(plan, cells)
+        self.in_points = all(plan.benchmark(cell).in_points(cell.task, plan.data) for cell in cells)
+        looked = any(plan.benchmark(cell).sampling is not None for cell in cells)
+        self._wider = INFLATION if looked else 1.0  # intervals of samples that come in rounds
+
+    def worth(self, n: Any) -> float:
+        """How many samples of a plain count of one task without end `n` samples per task are worth; see Kish (1965)."""
+        design = self.design
+        variance = self._wider**2 * float((design.weights**2 / n * (1 - n / design.sizes)).sum())
+        return 1 / variance if variance > 0 else math.inf
+
+    def per_task(self, size: int) -> int:
+        """The fewest samples per task that are worth `size`, or the most that the design has."""
+        low, high = 1, int(self.design.most.max())
+        while low < high:
+            middle = (low + high) // 2
+            enough = self.worth(np.minimum(middle, self.design.most)) >= size
+            low, high = (low, middle) if enough else (middle + 1, high)
+        return low
 
 
 def largest_within(costs: Costs, seconds: float, counts: Callable[[int], Mapping[Cell, int]], largest: int) -> int:
@@ -110,9 +139,10 @@ def largest_within(costs: Costs, seconds: float, counts: Callable[[int], Mapping
 class Budget:
     """A run's budget as run.json has it.
 
-    `half_width`: of the widest reported number's interval, in points, if scores vary as much as they can; None in a run
-    of an older version. `samples`: the most per task and length, of each entry of the config. `asked`: the most
-    that each had asked for. None in both: the entry has no number of samples, or asks for all.
+    `half_width`: of the widest reported number's interval, in points, if scores vary as much as they can; None where no
+    number is in points, and in a run of an older version. `samples`: the most per task and length, of each entry of the
+    config. `asked`: the most that each had asked for. None in both: the entry has no number of samples, or asks for
+    all.
     """
 
     seconds: float
@@ -141,11 +171,14 @@ def fitting(costs: Costs, seconds: float) -> Budget:
     """The plan of equal precision that fits into `seconds`.
 
     Raises:
-        GatedevalError: even one sample per task takes longer.
+        GatedevalError: the config has no samples, or even one sample per task takes longer.
     """
+    if not costs.plan.cells:
+        raise GatedevalError("--budget chooses numbers of samples, and this config has no benchmark that has any")
     sizes = EqualPrecision(costs.plan)
     size = largest_within(costs, seconds, sizes.counts, sizes.largest)
-    width = round(sizes.half_width(sizes.counts(size)), 4)
+    width = sizes.half_width(sizes.counts(size))
+    width = None if width is None else round(width, 4)
     return Budget(seconds=seconds, half_width=width, samples=sizes.samples(size), asked=asked(costs.plan.config))
 
 
@@ -184,22 +217,6 @@ def _recorded_samples(found: Any, config: Config) -> tuple[int | None, ...] | No
     return tuple(found)
 
 
-def _worth(n: Any, design: Design) -> float:
-    """How many samples of a single task, of which there is no end, `n` samples per task are worth; see Kish (1965)."""
-    variance = float((design.weights**2 / n * (1 - n / design.sizes)).sum())
-    return 1 / variance if variance > 0 else math.inf
-
-
-def _per_task(size: int, design: Design) -> int:
-    """The fewest samples per task that are worth `size`, or the most that the design has."""
-    low, high = 1, int(design.most.max())
-    while low < high:
-        middle = (low + high) // 2
-        enough = _worth(np.minimum(middle, design.most), design) >= size
-        low, high = (low, middle) if enough else (middle + 1, high)
-    return low
-
-
 def _lowered(entry: BenchmarkEntry, samples: int) -> int | Sampling:
     """The entry's samples: its count or its rule, lowered to `samples`."""
     rule = getattr(entry, "samples", None)
@@ -207,8 +224,9 @@ def _lowered(entry: BenchmarkEntry, samples: int) -> int | Sampling:
 
 
 def _bounded(entry: BenchmarkEntry, samples: int) -> int:
-    """So many samples of an entry, and no fewer than the first of its rounds has."""
-    rule = getattr(entry, "samples", None)
+    """So many samples of an entry, no more than it asks for, and no fewer than the first of its rounds has."""
+    rule, most_of = getattr(entry, "samples", None), _count(entry)
+    samples = samples if most_of is None else min(samples, most_of)
     return max(samples, rule.at_least) if isinstance(rule, Sampling) else samples
 
 

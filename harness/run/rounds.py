@@ -57,7 +57,7 @@ def _entries(plan: Plan, benchmark: Benchmark, groups: Mapping[Place, list[Cell]
                 if model == decide.baseline:
                     both = (decide.baseline, decide.candidate)
                     found.append(_entry(plan, benchmark, cells, both, "decide", decide.margin))
-                continue
+                continue  # what the other model has not got has no decision, and a precision of its own
         if rule.precision is not None:
             found.append(_entry(plan, benchmark, cells, (model,), "precision", rule.precision))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -214,17 +214,28 @@ def _merged_manifest(left: Store, right: Store) -> dict[str, Any]:
 
 
 def _merged_rounds(left: Store, right: Store) -> list[dict[str, Any]]:
-    """The rounds of both runs; of a number that both have, those of the run with more samples of it.
+    """The rounds of both runs; where both have samples of a number, those of the run with more samples of it.
 
-    Samples of one cell come in one order, so the joined run has the larger set, and with it that run's interval.
+    Samples of one cell come in one order, so the joined run has the larger set, and with it that run's interval: that
+    of a plain count, which has no rounds, too.
     """
     chosen: list[Rounds] = []
-    for run in (left, right):
+    for run, other in ((left, right), (right, left)):
         for entry in dict.fromkeys(found for cell in run.cells if (found := run.rounds(cell)) is not None):
-            rivals = [e for e in chosen if set(e.all_cells) & set(entry.all_cells)]
-            if all(sum(e.samples[-1]) < sum(entry.samples[-1]) for e in rivals):
-                chosen = [*(e for e in chosen if e not in rivals), entry]
+            counted = [c for c in entry.all_cells if c in other.cells and other.rounds(c) is None]
+            if counted and _drawn(entry, counted) < sum(len(other.scores(c).ids) for c in counted):
+                continue
+            rivals = [(e, set(e.all_cells) & set(entry.all_cells)) for e in chosen]
+            rivals = [(e, common) for e, common in rivals if common]
+            if all(_drawn(e, common) < _drawn(entry, common) for e, common in rivals):
+                chosen = [*(e for e in chosen if e not in [rival for rival, _ in rivals]), entry]
     return [entry.to_dict() for entry in chosen]
+
+
+def _drawn(entry: Rounds, cells: Iterable[Cell]) -> int:
+    """Samples of `cells` after the entry's last round."""
+    counts = entry.counts
+    return sum(counts[cell] for cell in cells)
 
 
 def _other_arithmetic(left: Store, right: Store) -> str | None:

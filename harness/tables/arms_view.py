@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.config import TableOptions
+from harness.config import TableOptions, arms
 from harness.config.arms import recipe_refusal, rows_of, steps_of
 from harness.store import Store
 from harness.tables.arms import arms_of, by_arm, has_arms, members
@@ -60,12 +60,10 @@ def _different_weights(store: Store, steps: str) -> None:
 def row_names(store: Store, reading: TableOptions) -> list[str]:
     """What `models` may name: the rows, and their checkpoints where they have rows of their own."""
     if reading.arms == "off" or arms_of(store) is not None or not has_arms(store):
-        arms = arms_of(store)
-        below = [label for own in arms.rows.values() for label in own] if arms and reading.arms == "expanded" else []
+        own = arms_of(store)
+        below = [name for row in own.rows.values() for name in row] if own and reading.arms == "expanded" else []
         return list(dict.fromkeys([*labels(store, "models"), *below]))
-    rows = rows_of(members(store), reading.steps)
-    below = [label for own in rows.values() for label in own] if reading.arms == "expanded" else []
-    return list(dict.fromkeys([*rows, *below]))
+    return arms.row_names(members(store), reading.arms, reading.steps)
 
 
 def arm_hint(store: Store, name: str, reading: TableOptions) -> str:

@@ -113,6 +113,8 @@ def reading_lines(table: Table, uncertainty: Uncertainty, *, short: bool = False
         how = "Wilson for 0/1 scores, else bootstrap, stratified by task"
         if any(c.recipe for _, c in uncertainty.tested):
             how = "Student's t over an arm's checkpoints"
+            if any(e.spread is not None and e.spread < 1e-9 for row in table.rows for e in row):
+                how += "; where these have equal means, by sample, and about these files alone"
         elif any(e.samples is not None for row in table.rows for e in row):
             how = f"of samples in rounds as said there; of others {how}"
         lines.append(f"95% intervals: {widths} points ({how}).")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -77,12 +78,13 @@ def difference_in_rounds(
 
 
 def decision_of(store: Store, pairs: Sequence[tuple[Cell, Cell]]) -> Rounds | None:
-    """The decision that is about exactly these (baseline, candidate) pairs of cells; None where there is none."""
+    """The decision that is about exactly these (baseline, candidate) pairs of cells, in either order; else None."""
     entry = store.rounds(pairs[0][0]) if pairs else None
     if entry is None or entry.goal != "decide":
         return None
     own = list(zip(entry.cells(entry.models[0]), entry.cells(entry.models[1]), strict=True))
-    return entry if set(own) == set(pairs) and len(own) == len(pairs) else None
+    other = [(b, a) for a, b in own]
+    return entry if set(pairs) in (set(own), set(other)) and len(own) == len(pairs) else None
 
 
 # ------------------------------------------------------------------------------------------------- captions
@@ -97,7 +99,7 @@ def rounds_lines(store: Store, cells: Collection[Cell]) -> list[str]:
     decided = [e for e in entries if e.goal == "decide"]
     lines = [_method(entries)]
     if precise:
-        lines[0] += _goals(precise)
+        lines[0] += _goals(precise, store, cells)
         lines += _small_starts(precise)
     lines += _not_reached(precise)
     if decided:
@@ -150,10 +152,17 @@ def _span(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def _goals(entries: Sequence[Rounds]) -> str:
+def _goals(entries: Sequence[Rounds], store: Store, cells: Collection[Cell]) -> str:
+    """The precisions asked for; of a part of a number's tasks, that it is."""
+    store, cells = checkpoint_view(store, cells)
+    tasks: dict[Cell, set[str]] = {}  # a number -> its tasks
+    for cell in cells:
+        tasks.setdefault(replace(cell, task=""), set()).add(cell.task)
     goals: dict[str, list[float]] = {}
     for e in entries:
-        goals.setdefault(presentation_of(e.benchmark).title, []).append(e.target)
+        title, whole = presentation_of(e.benchmark).title, tasks.get(replace(e.all_cells[0], task=""), set())
+        part = "single tasks" if len(e.tasks) == 1 else f"{len(e.tasks)} tasks"
+        goals.setdefault(title if whole <= {*e.tasks} else f"{part} of {title}", []).append(e.target)
     parts = [f"{name} ±{', ±'.join(f'{t:g}' for t in sorted(set(targets)))}" for name, targets in goals.items()]
     return f" Goal: {', '.join(parts)} points."
 

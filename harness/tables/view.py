@@ -133,9 +133,10 @@ class _Renamed(Store):
 
     def __init__(self, store: Store, view: TableOptions) -> None:
         names = dict(view.rename)
-        rows = list(dict.fromkeys([c.row for c in members(store)]))  # arms, and models that are in none
-        known = {"models": labels(store, "models"), "rows": rows, "contexts": labels(store, "contexts")}
-        every = list(dict.fromkeys([*known["models"], *rows, *known["contexts"]]))
+        models = labels(store, "models")
+        rows = list(dict.fromkeys([*models, *(c.row for c in members(store))]))  # arms may stand above checkpoints
+        known = {"models": models, "rows": rows, "contexts": labels(store, "contexts")}
+        every = list(dict.fromkeys([*rows, *known["contexts"]]))
         for old in names:
             if old not in every:
                 raise GatedevalError(_unknown("model or context", old, every))

@@ -206,7 +206,7 @@ def test_the_caption_says_what_a_comparison_is_about(run: Path) -> None:
     assert "Comparisons are about the recipes" in recipe
     assert "(3 against 3 checkpoints: 0.1)" in recipe
     assert "Welch t test, Holm over 10 comparisons" in recipe
-    assert "(Student's t over an arm's checkpoints)" in recipe
+    assert "(Student's t over an arm's checkpoints; where these have equal means, by sample" in recipe
     assert "Comparisons are about the recipes" in export_run(run, infer="recipe", caption="short").replace("\n  ", " ")
     row = document(run, infer="recipe")["rows"][0]["RULER 2/13 4K"]
     curve = curves(viewed(Store.read(run), infer="recipe")[0])[0]
@@ -275,11 +275,33 @@ def test_one_checkpoint_bears_no_claim_about_its_recipe(tmp_path: Path) -> None:
         ({"baseline": "base-s1"}, "it is a checkpoint of an arm: --arms off takes arms apart"),
         ({"style": "training"}, "no arm of this run has checkpoints at two training steps"),
         ({"rename": {"gate": "base"}}, "two rows would be called 'base'"),
+        ({"rename": {"gate": "gate-s1"}, "arms": "expanded"}, "two rows would be called 'gate-s1'"),
     ],
 )
 def test_what_does_not_fit_is_one_line(run: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(GatedevalError, match=message.replace("(", r"\(")) as error:
         export_run(run, **options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"infer": "recipe", "arms": "off"}, "table.infer: recipe compares arms, and arms: off takes them apart"),
+        (
+            {"models": ["gate-s1"]},
+            "no model 'gate-s1' has a row with arms: rows, steps: last; there are 'base', 'gate'",
+        ),
+        ({"models": ["gate"], "arms": "off"}, "no model 'gate' has a row with arms: off"),
+        ({"rename": {"gate": "base"}}, "table.rename: two would be called 'base'"),
+        ({"rename": {"gate": "gate-s1"}}, "table.rename: two would be called 'gate-s1'"),
+        ({"rename": {"gat": "SDPA"}}, "table.rename: no model or context 'gat'; did you mean 'gate'?"),
+    ],
+)
+def test_a_table_that_cannot_be_shown_is_told_before_the_run(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(GatedevalError) as error:
+        from_dict({"name": "seeds", "models": entries(2), "benchmarks": ["gsm8k"], "table": table})
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from harness.commands.evaluate import plan as plan_command
 from harness.commands.evaluate import within_budget
 from harness.commands.planning import fitted
 from harness.config import Config, from_dict, to_dict
@@ -20,8 +22,9 @@ from harness.run.budget import Budget, EqualPrecision, asked
 from harness.run.costs import Costs
 from harness.run.plan import build
 from harness.run.progress import Progress
+from harness.stats.sequential import INFLATION
 from harness.store import Store
-from harness.types import Cell
+from harness.types import Cell, GatedevalError
 from tests.support import ROOT
 from tests.support.fake_engine import Cut, CutEngine, InlineProducer
 
@@ -108,8 +111,11 @@ def test_a_budget_lowers_the_most_of_a_rule_but_not_its_first_round(tiny: Path, 
     plan = build(config(tiny, tmp_path, rule))
     assert asked(plan.config) == (500, 40), "RULER's own number is the most where the rule has none"
     sizes = EqualPrecision(plan)
-    assert sizes.samples(50) == (25, 40), "the config asks for 40 questions"
+    assert sizes.samples(50) == (28, 40), "rounds' intervals are 1.05 times as wide; the config asks for 40 questions"
     assert sizes.samples(3) == (20, 3)
+    counts = {cell: 20 for cell in plan.cells if cell.benchmark == "ruler"}
+    alone = plan.config.model_copy(update={"benchmarks": plan.config.benchmarks[:1]})
+    assert EqualPrecision(build(alone)).half_width(counts) == pytest.approx(98 * INFLATION / 40**0.5, rel=0.01)
     smaller = Budget(seconds=1.0, half_width=None, samples=sizes.samples(3), asked=(500, 40)).apply(plan.config)
     first, second = (getattr(entry, "samples", None) for entry in smaller.benchmarks)
     assert first == Sampling(precision=2.0, at_least=20, at_most=20)
@@ -132,3 +138,46 @@ def test_every_number_of_a_budget_gets_the_same_precision(tiny: Path, tmp_path: 
     facts["benchmarks"] = [*({**both, "ruler": [task]} for task in both["ruler"]), choice]
     apart = build(from_dict(facts))
     assert EqualPrecision(apart).samples(20) == (10, 10, sizes.samples(20)[1])
+
+
+@pytest.mark.parametrize("small", [8, {"precision": 2.0, "at_least": 10, "at_most": 12}], ids=["count", "rounds"])
+def test_no_entry_of_a_number_gets_more_than_it_asks_for(tiny: Path, tmp_path: Path, small: Any) -> None:
+    """A number may be made up of several entries: none draws for the sake of another one what it does not ask for."""
+    facts = to_dict(config(tiny, tmp_path, 500))
+    both, _ = facts["benchmarks"]
+    facts["benchmarks"] = [{**both, "ruler": both["ruler"][:1]}, {**both, "ruler": both["ruler"][1:], "samples": small}]
+    plan = build(from_dict(facts))
+    most = asked(plan.config)
+    sizes = EqualPrecision(plan)
+    for size in (10, 60, sizes.largest):
+        samples = sizes.samples(size)
+        assert samples[1] <= most[1] < 20
+        budget = Budget(seconds=1.0, half_width=None, samples=samples, asked=most)
+        assert build(budget.apply(plan.config)).cells == sizes.counts(size), "what is predicted is what is run"
+
+
+def test_a_budget_says_nothing_about_the_points_of_a_perplexity(tiny: Path, tmp_path: Path) -> None:
+    facts = to_dict(config(tiny, tmp_path, 500))
+    facts["benchmarks"] = [{"lm_eval": "demo_prose"}]
+    prose = from_dict(facts)
+    a_machine(prose, seconds_per_token=1e-6)
+    found = fitted(build(prose), SECONDS, tmp_path / "run")
+    assert found.half_width is None
+    assert "points" not in found.text(prose)
+
+
+def test_a_budget_needs_samples_to_choose(tiny: Path, tmp_path: Path) -> None:
+    facts = to_dict(config(tiny, tmp_path, 500))
+    del facts["benchmarks"]
+    plan = build(from_dict({**facts, "probe": {"lengths": [64]}}))
+    with pytest.raises(GatedevalError, match="no benchmark that has any"):
+        fitted(plan, SECONDS, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "option", [("--device-memory", "nan"), ("--device-memory", "inf"), ("--budget", "9" * 400 + "h")]
+)
+def test_numbers_without_an_end_are_bad_input(option: tuple[str, str]) -> None:
+    found = CliRunner().invoke(plan_command, ["any.yaml", *option])
+    assert found.exit_code == 2
+    assert "should be" in found.output

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,16 +22,18 @@ from harness.report.rounds import rounds_rows
 from harness.run import runner
 from harness.run.plan import build
 from harness.run.progress import Progress
+from harness.run.rounds import RoundsPlan
 from harness.run.session import Tally
 from harness.stats import paired_differences
 from harness.stats.decision import critical_value, looks_of
 from harness.stats.sequential import INFLATION
 from harness.store import Store
-from harness.store.merging import merge
+from harness.store.merging import _merged_rounds, merge
 from harness.store.rounds import Rounds
 from harness.tables import table5
 from harness.tables.arms import by_arm
 from harness.tables.delta import delta_table
+from harness.tables.sampled import difference_in_rounds
 from harness.types import Cell, GatedevalError
 from tests.support import ROOT
 from tests.support.fake_engine import Cut, CutEngine, FakeEngine, InlineProducer
@@ -148,6 +152,9 @@ def test_every_task_to_a_precision_of_its_own(tiny: Path, tmp_path: Path) -> Non
     assert [len(entry.tasks) for entry in found] == [1, 1, 1]
     for entry in found:
         assert entry.widths[-1] <= 15.0 or entry.samples[-1] == (60,)
+    assert any(
+        "Goal: single tasks of RULER ±15 points" in line for line in table5(Store.read(tmp_path / "run")).caption
+    )
 
 
 @pytest.mark.extended
@@ -259,6 +266,13 @@ def test_a_decision_draws_both_models_samples_in_the_same_rounds(tiny: Path, tmp
     assert critical > 1.96
     assert any("Decisions between elementwise and baseline" in line for line in table5(store).caption)
     assert any("z test" in line for line in table.caption)
+    pairs = list(zip(*map(entry.cells, entry.models), strict=True))
+    back = [(candidate, baseline) for baseline, candidate in pairs]
+    _, there, p, test = difference_in_rounds(store, pairs, paired_differences(left, right), pooled=False)
+    _, turned, *same = difference_in_rounds(store, back, paired_differences(right, left), pooled=False)
+    assert test == f"repeated z ({rounds} looks)"
+    assert same == [pytest.approx(p), test], "no direction forgets the looks"
+    assert (turned.low, turned.high) == pytest.approx((-there.high, -there.low))
     assert run(two, tmp_path / "run").asked == 0
     assert entries(tmp_path / "run") == [entry]
 
@@ -299,6 +313,44 @@ def test_the_smaller_of_two_runs_of_one_model_adds_nothing(finished: Path, tiny:
         assert entries(tmp_path / out) == entries(finished)
 
 
+def in_rounds(models: str, tasks: str, counts: Sequence[int], **more: Any) -> Rounds:
+    """Rounds of models and tasks named by a letter each, which ended with these samples per task."""
+    facts: dict[str, Any] = {"goal": "precision", "target": 5.0, "at_least": 10, "population": None, **more}
+    most, weights = (500,) * len(tasks), (1 / len(tasks),) * len(tasks)
+    return Rounds(models=tuple(models), context="c", benchmark="ruler", length=512, tasks=tuple(tasks), most=most,
+                  weights=weights, samples=(tuple(counts),), ended="precision reached", **facts)  # fmt: skip
+
+
+class Numbers:
+    """A run as far as the merging of rounds reads it: entries, and cells with a plain count."""
+
+    def __init__(self, *entries: Rounds, plain: int = 0) -> None:
+        self.found = {cell: e for e in entries for cell in e.all_cells}
+        self.counts = {cell: n for e in entries for cell, n in e.counts.items()}
+        self.counts |= {Cell("m", "c", "ruler", task, 512): plain for task in "ab"} if plain else {}
+        self.cells = self.counts
+
+    def rounds(self, cell: Cell) -> Rounds | None:
+        return self.found.get(cell)
+
+    def scores(self, cell: Cell) -> Any:
+        return SimpleNamespace(ids=range(self.counts[cell]))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_merged_samples_have_the_rounds_that_chose_them(turned: bool) -> None:
+    def merged(a: Numbers, b: Numbers) -> list[Rounds]:
+        return [Rounds.from_dict(e) for e in _merged_rounds(*((b, a) if turned else (a, b)))]  # type: ignore[arg-type]
+
+    whole = in_rounds("m", "ab", (60, 60))
+    assert merged(Numbers(whole), Numbers(plain=50)) == [whole]
+    assert merged(Numbers(whole), Numbers(plain=200)) == [], "nobody chose a plain count by looking"
+    decision = in_rounds("mn", "ab", (60, 60), goal="decide")
+    tasks = [in_rounds("m", "a", (94,)), in_rounds("m", "b", (150,))]
+    assert sorted(merged(Numbers(decision), Numbers(*tasks)), key=lambda e: e.tasks) == tasks
+    assert merged(Numbers(decision), Numbers(in_rounds("m", "a", (20,)), in_rounds("m", "b", (30,)))) == [decision]
+
+
 @pytest.mark.parametrize(
     ("samples", "more", "message"),
     [
@@ -318,6 +370,35 @@ def test_bad_input_is_one_line(tiny: Path, samples: Any, more: dict[str, Any], m
         config(tiny, samples=samples, models=["baseline", "elementwise"], **more)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def split(tiny: Path, samples: Any, gated: list[str]) -> Config:
+    """Two models to decide between; the baseline has the contexts a and b, the other one has `gated`."""
+    both = config(tiny, models=["baseline", "elementwise"], samples=samples, decide=DECIDE)
+    contexts = [both.contexts[0].model_copy(update={"label": label}) for label in ("a", "b", "c")]
+    own = [m.model_copy(update={"contexts": c}) for m, c in zip(both.models, (("a", "b"), tuple(gated)), strict=True)]
+    return both.model_copy(update={"contexts": tuple(contexts), "models": tuple(own)})
+
+
+@pytest.mark.parametrize(
+    ("samples", "gated", "message"),
+    [
+        ({"at_least": 10, "at_most": 20}, ["c"], "have no samples in common"),
+        ({"precision": 9.0, "at_least": 10, "at_most": 20}, ["c"], "have no samples in common"),
+        ({"at_least": 10, "at_most": 20}, ["a"], "only 'baseline' has ruler at 512 under 'b'"),
+    ],
+)
+def test_what_only_one_model_has_cannot_be_decided(tiny: Path, samples: Any, gated: list[str], message: str) -> None:
+    with pytest.raises(GatedevalError, match=message) as error:
+        build(split(tiny, samples, gated)).check()
+    assert "\n" not in str(error.value)
+
+
+def test_what_only_one_model_of_a_decision_has_keeps_its_precision(tiny: Path) -> None:
+    plan = build(split(tiny, {"precision": 9.0, "at_least": 10, "at_most": 20}, ["a"]))
+    plan.check()
+    found = [(entry.models, entry.context, entry.goal, entry.target) for entry in RoundsPlan(plan).entries]
+    assert found == [(("baseline", "elementwise"), "a", "decide", 8.0), (("baseline",), "b", "precision", 9.0)]
 
 
 def test_lm_evals_results_weight_subjects_by_their_questions(tiny: Path, tmp_path: Path, shared: Path) -> None:
