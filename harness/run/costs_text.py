@@ -44,7 +44,7 @@ def _memory_row(memory: Memory, costs: Costs, model: str, setting: str) -> tuple
 
 
 def _size(value: float | None) -> str:
-    return _DASH if value is None else gib(value)
+    return _DASH if value is None else "none" if value <= 0 else gib(value)
 
 
 def time_text(costs: Costs, samples: Mapping[Cell, int]) -> list[str]:

@@ -27,6 +27,7 @@ from harness.models.checkpoint import Checkpoint
 from harness.models.hub import tokenizer_sha256
 from harness.models.thinking import Thinking
 from harness.models.tokenizer import Tokenizer
+from harness.run.plan_rules import undecidable, without_points
 from harness.store.manifest import MANIFEST, read_manifest
 from harness.types import Cell, GatedevalError
 
@@ -191,7 +192,10 @@ def build(config: Config, date: datetime.date | None = None, devices: Devices | 
                 except GatedevalError as error:
                     plan.refusals.append(str(error))
     if not plan.refusals:
-        plan.refusals += _undecidable(plan)
+        rules = {cell: plan.benchmark(cell).sampling for cell in plan.cells}
+        plan.refusals += undecidable(config.decide, rules)
+        ruled = (cell for cell, rule in rules.items() if rule is not None)
+        plan.refusals += without_points(ruled, lambda c: plan.benchmark(c).in_points(c.task, plan.data))
     if any(network.OUT_OF_REACH in refusal for refusal in plan.refusals):
         plan.refusals += network.errors()
     plan.refusals = list(dict.fromkeys(plan.refusals))
@@ -287,27 +291,6 @@ def _lay_out(
                 f" {longest - limit} over the {limit} of context {setting.label!r} with model {label!r}; raise"
                 " max_length, use fewer shots, or leave it out of this context (`contexts:` in its entry)"
             )
-
-
-def _undecidable(plan: Plan) -> list[str]:
-    """Why `decide` can decide nothing, or leaves samples without an end: numbers that only one of its models has."""
-    decide = plan.config.decide
-    if decide is None:
-        return []
-    two = (decide.baseline, decide.candidate)
-    cells = {c: plan.benchmark(c).sampling for c in plan.cells if c.model in two}
-    ruled = {c: rule for c, rule in cells.items() if rule is not None}
-    both = "give both the same contexts, within the reach of both"
-    alone = [c for c in ruled if dataclasses.replace(c, model=two[c.model == two[0]]) not in ruled]
-    if len(alone) == len(ruled):
-        return [f"decide: {two[0]!r} and {two[1]!r} have no samples in common whose number may grow; {both}"]
-    endless = [c for c in alone if ruled[c].precision is None]
-    places = dict.fromkeys((c.model, c.context, c.benchmark, c.length) for c in endless)
-    return [
-        f"decide: of the two models only {model!r} has {benchmark}{f' at {length}' if length else ''} under"
-        f" {context!r}, so nothing says when to stop there; add precision to its samples, or {both}"
-        for model, context, benchmark, length in places
-    ]
 
 
 def _load(plan: Plan, cell: Cell, measured: Measured) -> Load:

@@ -14,13 +14,14 @@ import pytest
 
 from harness.benchmarks.lm_tasks import LmEvalTask, load_tasks
 from harness.benchmarks.rolling import ROLLING, combined, of_text
-from harness.config import ContextSetting
+from harness.config import ContextSetting, from_dict
 from harness.engine.encoding import Encoder, encode_sample
 from harness.engine.requests import Choice, Question, SampleRequest
 from harness.engine.windows import text_windows
 from harness.export import export_run
 from harness.models.checkpoint import inspect
 from harness.models.tokenizer import Tokenizer
+from harness.run.plan import build
 from harness.store import Store
 from harness.tables.comparisons import lines
 from harness.types import Cell, GatedevalError
@@ -193,3 +194,19 @@ def test_perplexities_are_not_tested_text_by_text(run: Path) -> None:
     assert found == []
     assert "Not tested (3): a / native / demo_prose: word_perplexity is one number" in " ".join(export_run(run).split())
     assert "word_perplexity" in write_report(run, run / "r.html").read_text()
+
+
+def test_a_goal_in_points_is_refused_for_perplexities(tmp_path: Path) -> None:
+    """`plan` said "until ±5 points", and the run drew every text."""
+    facts: dict[str, Any] = {
+        "name": "r",
+        "results": str(tmp_path),
+        "models": [{"label": "m", "path": str(MODEL)}],
+        "contexts": [{"label": "native"}],
+        "benchmarks": [{"lm_eval": "demo_prose", "samples": {"precision": 5.0, "at_least": 10}}],
+        "data": str(ROOT / "tasks" / "demo" / "data"),
+    }
+    [refusal] = build(from_dict(facts)).refusals
+    assert "demo_prose: its samples have a goal in points, and it reports perplexities; give a number" in refusal
+    facts["benchmarks"] = [{"lm_eval": "demo_prose", "samples": 3}]
+    assert build(from_dict(facts)).refusals == []
