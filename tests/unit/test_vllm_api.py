@@ -19,6 +19,7 @@ from vllm.v1.executor import multiproc_executor
 
 from harness.config import EngineOptions
 from harness.engine import start, vllm_api
+from tests.support import ROOT
 
 
 def test_arguments_of_the_engine() -> None:
@@ -69,6 +70,7 @@ def test_engine_and_its_processes() -> None:
 def test_a_core_in_this_process_is_for_a_cpu_and_for_users_who_have_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are processes in any case; the environment is as before afterwards, also after a failed start."""
     seen: list[tuple[str | None, str | None]] = []
+    here = str(ROOT / "tasks/demo/models/baseline/long")  # vLLM may look any other name up at the hub
 
     def from_engine_args(arguments: Any, usage_context: Any) -> None:
         seen.append((os.environ.get(vllm_api.CORE_PROCESS), arguments.distributed_executor_backend))
@@ -77,19 +79,19 @@ def test_a_core_in_this_process_is_for_a_cpu_and_for_users_who_have_not_chosen(m
 
     monkeypatch.setattr(llm_engine.LLMEngine, "from_engine_args", from_engine_args)
     monkeypatch.delenv(vllm_api.CORE_PROCESS, raising=False)
-    vllm_api.start({"model": "m"})
-    vllm_api.start({"model": "m"}, core_here=True)
+    vllm_api.start({"model": here})
+    vllm_api.start({"model": here}, core_here=True)
     assert seen == [(None, None), ("0", "mp")]
     with pytest.raises(ValueError, match="no start"):
-        vllm_api.start({"model": "m", "seed": 13}, core_here=True)
+        vllm_api.start({"model": here, "seed": 13}, core_here=True)
     assert vllm_api.CORE_PROCESS not in os.environ
     for chosen in ("0", "1"):
         monkeypatch.setenv(vllm_api.CORE_PROCESS, chosen)
-        vllm_api.start({"model": "m"}, core_here=True)
+        vllm_api.start({"model": here}, core_here=True)
         assert seen[-1] == (chosen, None)
     monkeypatch.delenv(vllm_api.CORE_PROCESS)
     monkeypatch.setattr(vllm_api, "on_cpu", lambda: False)
-    vllm_api.start({"model": "m"}, core_here=True)
+    vllm_api.start({"model": here}, core_here=True)
     assert seen[-1] == (None, None)
 
 
