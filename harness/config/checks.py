@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.config.arms import Checkpoint, recipe_refusal, row_names
 from harness.config.entries import subject
 from harness.config.sampling import Decide, Sampling
-from harness.config.table import TableOptions
+from harness.config.table import TableOptions, named_twice
 from harness.config.vocabulary import BenchmarkEntry, ContextSetting, Model
 from harness.config.yaml_text import Loc, Source
 from harness.types import did_you_mean
@@ -109,8 +109,7 @@ def _renames(s: Source, table: TableOptions, models: Sequence[str], contexts: Se
             hint = did_you_mean(old, every) or f"; there are {', '.join(map(repr, every))}"
             s.problem(("table", "rename"), f"table.rename: no model or context {old!r}{hint}")
     for labels in (models, contexts):
-        shown = [names.get(label, label) for label in labels]
-        if twice := next((name for name in shown if shown.count(name) > 1), None):
+        if twice := named_twice(labels, names):
             s.problem(("table", "rename"), f"table.rename: two would be called {twice!r}; choose another name")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -29,6 +30,12 @@ def _length(value: Any) -> int:
     if match is None or int(match[1]) == 0:
         raise ValueError(f"should be a length in tokens, a whole number such as 4096 or 4K, is {value!r}")
     return int(match[1]) << {"": 0, "k": 10, "m": 20}[match[2].lower()]
+
+
+def named_twice(labels: Iterable[str], names: Mapping[str, str]) -> str | None:
+    """The first name that two of `labels` would be shown under, each renamed as `names` say; None: all differ."""
+    shown = [names.get(label, label) for label in labels]
+    return next((name for name in shown if shown.count(name) > 1), None)
 
 
 def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

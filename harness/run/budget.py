@@ -19,22 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from harness.benchmarks.presentation import presentation_of
 from harness.config import BenchmarkEntry, Config
 from harness.config.sampling import Sampling, most
 from harness.run.costs import Costs
 from harness.run.estimate import duration
-from harness.run.numbers import design_of
+from harness.run.numbers import design_of, numbers_of
 from harness.run.plan import Plan
-from harness.stats.intervals import LEVEL
-from harness.stats.sequential import INFLATION
+from harness.stats.sequential import INFLATION, half_width
 from harness.store.manifest import MANIFEST, read_manifest
 from harness.types import Cell, GatedevalError
 
-WIDEST_SPREAD = 50.0
-"""The largest standard deviation that scores of 0 to 100 points can have: half of them right."""
+WIDEST_SPREAD = 0.5
+"""The largest standard deviation that scores in 0..1 can have: half of them right."""
 
 
 class EqualPrecision:
@@ -46,24 +44,17 @@ class EqualPrecision:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        numbers: dict[tuple[str, str, str, int, str], list[Cell]] = {}
-        for cell in plan.cells:
-            sampling = plan.benchmark(cell).sampling
-            task = cell.task if sampling is not None and sampling.per == "task" else ""
-            numbers.setdefault((cell.model, cell.context, cell.benchmark, cell.length, task), []).append(cell)
-        self._numbers = [_Number(plan, cells) for cells in numbers.values()]
+        self._numbers = [_Number(plan, cells) for cells in numbers_of(plan, plan.cells).values()]
         entries = {id(entry): i for i, entry in enumerate(plan.config.benchmarks)}
         self._entry = {cell: entries[id(plan.benchmark(cell))] for cell in plan.cells}
 
     @cached_property
     def largest(self) -> int:
         """A size that asks for all that the plan has."""
-        sizes = [1.0]
-        for number in self._numbers:
-            # where samples are drawn from an end, all there are have no variance left
-            nearly = np.maximum(1.0, np.minimum(number.design.most, number.design.sizes - 1))
-            sizes += [worth for worth in (number.worth(nearly),) if math.isfinite(worth)]
-        return math.floor(max(sizes)) + 1
+        # all samples of a population that ends leave no variance: then all but one of them count
+        nearly = [(x, np.maximum(1.0, np.minimum(x.design.most, x.design.sizes - 1))) for x in self._numbers]
+        worths = [number.worth(counts) for number, counts in nearly]
+        return math.floor(max(filter(math.isfinite, worths), default=1.0)) + 1
 
     def samples(self, size: int) -> tuple[int | None, ...]:
         """Samples per task of every entry of the config; None for entries that have no number of samples."""
@@ -86,8 +77,8 @@ class EqualPrecision:
 
         None where no number is in points.
         """
-        found = [1 / x.worth(np.array([counts[c] for c in x.cells])) for x in self._numbers if x.in_points]
-        return float(special.ndtri(0.5 + LEVEL / 2)) * WIDEST_SPREAD * math.sqrt(max(found)) if found else None
+        halves = [x.half_width([counts[c] for c in x.cells]) for x in self._numbers if x.in_points]
+        return 100 * max(halves) if halves else None
 
 
 class _Number:
@@ -96,14 +87,17 @@ class _Number:
     def __init__(self, plan: Plan, cells: Sequence[Cell]) -> None:
         self.cells, self.design = cells, design_of(plan, cells)
         self.in_points = all(plan.benchmark(cell).in_points(cell.task, plan.data) for cell in cells)
-        looked = any(plan.benchmark(cell).sampling is not None for cell in cells)
-        self._wider = INFLATION if looked else 1.0  # intervals of samples that come in rounds
+        self._looked = any(plan.benchmark(cell).sampling is not None for cell in cells)
+
+    def half_width(self, counts: Sequence[int]) -> float:
+        """Half of the interval of `counts` samples in each cell, on 0..1, if scores vary as much as they can."""
+        spread = np.full(len(self.cells), WIDEST_SPREAD)
+        return half_width(spread, counts, self.design, looked=self._looked)
 
     def worth(self, n: Any) -> float:
-        """How many samples of a plain count of one task without end `n` samples per task are worth; see Kish (1965)."""
-        design = self.design
-        variance = self._wider**2 * float((design.weights**2 / n * (1 - n / design.sizes)).sum())
-        return 1 / variance if variance > 0 else math.inf
+        """How many samples of a plain count of one task without end `n` samples per task are worth."""
+        inverse = (INFLATION if self._looked else 1.0) ** 2 * float(self.design.inverse_size(n))
+        return 1 / inverse if inverse > 0 else math.inf
 
     def per_task(self, size: int) -> int:
         """The fewest samples per task that are worth `size`, or the most that the design has."""
@@ -210,8 +204,7 @@ def recorded(path: Path, config: Config, seconds: float) -> Budget | None:
 def _recorded_samples(found: Any, config: Config) -> tuple[int | None, ...] | None:
     """The samples of every entry as run.json has them; None where they are not those of this config's entries."""
     if isinstance(found, int):
-        numbers = [min(found, _count(entry) or found) if _has_count(entry) else None for entry in config.benchmarks]
-        return tuple(n if n is None else _bounded(e, n) for n, e in zip(numbers, config.benchmarks, strict=True))
+        return tuple(_bounded(entry, found) if _has_count(entry) else None for entry in config.benchmarks)
     if not isinstance(found, list) or len(found) != len(config.benchmarks):
         return None
     return tuple(found)

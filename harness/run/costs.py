@@ -70,7 +70,7 @@ class Costs:
     @property
     def measured(self) -> bool:
         """Whether the speed of every engine with cells is known, so that seconds can be told."""
-        return all(self.models[label].measured for label in set(map(self.plan.engine, self.plan.cells)))
+        return not self.unmeasured()
 
     def unmeasured(self) -> list[str]:
         """Names of the engines with cells whose speed is not known."""

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from harness.benchmarks.presentation import presentation_of
-from harness.benchmarks.protocol import Benchmark
 from harness.run.plan import Plan
 from harness.stats.sequential import Design
 from harness.types import Cell
 
-Place = tuple[str, str, int, str]
-"""Model, context setting, length in tokens, and the task where each task is a number of its own (else "")."""
+Place = tuple[str, str, str, int, str]
+"""Model, context setting, benchmark, length in tokens, and the task where each is a number of its own (else "")."""
 
 
-def numbers_of(plan: Plan, benchmark: Benchmark) -> dict[Place, list[Cell]]:
-    """The numbers that one benchmark entry makes up alone, each with its cells, in the plan's order."""
+def numbers_of(plan: Plan, cells: Iterable[Cell]) -> dict[Place, list[Cell]]:
+    """The numbers that some cells of the plan make up, each with its cells, in their order."""
     found: dict[Place, list[Cell]] = {}
-    own = benchmark.sampling is not None and benchmark.sampling.per == "task"
-    for cell in plan.cells:
-        if plan.benchmark(cell) is benchmark:
-            found.setdefault((cell.model, cell.context, cell.length, cell.task if own else ""), []).append(cell)
+    for cell in cells:
+        rule = plan.benchmark(cell).sampling
+        task = cell.task if rule is not None and rule.per == "task" else ""
+        found.setdefault((cell.model, cell.context, cell.benchmark, cell.length, task), []).append(cell)
     return found
 
 

@@ -100,6 +100,11 @@ class Plan:
         dtype = running_dtype(benchmark.dtype, planned.checkpoint.dtype)
         return model if dtype == planned.dtype else f"{model} in {dtype}"
 
+    def answered_by(self, engine: str) -> list[Benchmark]:
+        """The benchmarks that an engine answers."""
+        owner = self.engines[engine].label
+        return [b for b in benchmarks_of(self.config) if self.engine_name(owner, b) == engine]
+
     def engine(self, cell: Cell) -> str:
         """The name of the engine that answers a cell."""
         return self.engine_of.get(cell, cell.model) if self.engine_of else cell.model
@@ -180,7 +185,7 @@ def build(config: Config, date: datetime.date | None = None, devices: Devices | 
     for label in plan.models:
         _add_engines(plan, label, benchmarks)
     for planned in plan.engines.values():
-        _check_memory(plan, planned, benchmarks)
+        _check_memory(plan, planned)
     plan.refusals += plan.data.missing([name for b in benchmarks for name in b.data_names()])
     usable = [b for b in benchmarks if all(plan.data.locate(name) for name in b.data_names())]
     measured: dict[tuple[str, int, str, str, int], Measured] = {}
@@ -236,7 +241,7 @@ def _add_engines(plan: Plan, label: str, benchmarks: Sequence[Benchmark]) -> Non
         known.max_lengths.update(lengths)
 
 
-def _check_memory(plan: Plan, planned: PlannedModel, benchmarks: Sequence[Benchmark]) -> None:
+def _check_memory(plan: Plan, planned: PlannedModel) -> None:
     """Note what a model takes under each of its settings, and refuse what cannot fit.
 
     Not of a model whose benchmarks are all in other dtypes, and that no probe needs.
@@ -244,8 +249,7 @@ def _check_memory(plan: Plan, planned: PlannedModel, benchmarks: Sequence[Benchm
     if plan.devices is None:
         return
     options, label = plan.config.engine, planned.model.label
-    names = {plan.engine_name(planned.label, benchmark) for benchmark in benchmarks}
-    if names and label not in names and plan.config.probe is None:
+    if benchmarks_of(plan.config) and not plan.answered_by(label) and plan.config.probe is None:
         return
     heads = planned.checkpoint.config.get("num_attention_heads")
     for setting, length in planned.max_lengths.items():

@@ -12,7 +12,7 @@ from harness.models.hub import resolve, tokenizer_path, tokenizer_sha256
 from harness.models.other_gates import limits
 from harness.rope import context
 from harness.run.engines import beside
-from harness.run.plan import Plan, PlannedModel
+from harness.run.plan import Plan
 from harness.text import align, counted
 from harness.types import GatedevalError
 
@@ -51,15 +51,10 @@ def _other_engines(plan: Plan) -> list[str]:
     """A line per engine that a model has for benchmarks in another dtype than its own."""
     lines = []
     for name, planned in plan.in_dtype.items():
-        mine = [b.name for b in benchmarks_of(plan.config) if plan.engine_name(planned.label, b) == name]
-        own = f", beside {planned.label}'s own in {plan.models[planned.label].dtype}" if _has_own(plan, planned) else ""
+        mine, model = [b.name for b in plan.answered_by(name)], planned.label
+        own = f", beside {model}'s own in {plan.models[model].dtype}" if plan.answered_by(model) else ""
         lines.append(f"{name}: an engine for {', '.join(dict.fromkeys(mine))}{own}")
     return lines
-
-
-def _has_own(plan: Plan, planned: PlannedModel) -> bool:
-    """Whether the model is run in its own dtype, too."""
-    return any(plan.engine_name(planned.label, b) == planned.label for b in benchmarks_of(plan.config))
 
 
 def _rounds(plan: Plan) -> list[str]:

@@ -41,7 +41,8 @@ def entries_of(plan: Plan) -> list[Rounds]:
     for benchmark in benchmarks_of(plan.config):
         if benchmark.sampling is None:
             continue
-        found += _entries(plan, benchmark, numbers_of(plan, benchmark))
+        own = [cell for cell in plan.cells if plan.benchmark(cell) is benchmark]
+        found += _entries(plan, benchmark, numbers_of(plan, own))
     tests = sum(entry.goal == "decide" for entry in found)
     return [dataclasses.replace(e, tests=tests) if e.goal == "decide" else e for e in found]
 

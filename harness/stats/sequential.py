@@ -113,6 +113,11 @@ class Design:
         most = np.minimum(most, whole)
         return cls(w / w.sum(), np.minimum(float(at_least), most), most, whole)
 
+    def inverse_size(self, n: ArrayLike) -> Array:
+        """1 / N, where `n` (..., H) samples tell as much as N of a single stratum without end (Kish 1965)."""
+        count = np.asarray(n, dtype=np.float64)
+        return np.asarray((self.weights**2 / count * (1 - count / self.sizes)).sum(-1))
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -172,7 +177,7 @@ def estimate(moments: Moments, design: Design, level: float = LEVEL) -> Estimate
     variance = parts.sum(-1)
     value = (w * moments.mean).sum(-1)
     t = _student(level, parts, np.maximum(n - 1, 1.0) + k)
-    inverse = (w * w / n * free).sum(-1)  # 1 / N
+    inverse = design.inverse_size(n)
     known = variance > _SMALL
     third = w**3 * moments.cube / n**2 * free * (1 - 2 * n / design.sizes)
     divisor = np.where(known, variance, 1.0)
@@ -271,11 +276,15 @@ def sequential_interval(columns: Sequence[ArrayLike], design: Design, level: flo
     return estimate(Moments.of(columns), design, level).interval
 
 
-def half_width(deviations: ArrayLike, counts: ArrayLike, design: Design, level: float = LEVEL) -> float:
+def half_width(
+    deviations: ArrayLike, counts: ArrayLike, design: Design, level: float = LEVEL, *, looked: bool = True
+) -> float:
     """The half-width (0..1) to expect of `counts` samples per stratum with these standard deviations; both (H,).
 
-    For a plan before there are samples: without skewness, and with the normal quantile in place of Student's.
+    For a plan before there are samples: without skewness, and with the normal quantile in place of Student's. `looked`:
+    whether the samples come in rounds; else their interval is that of a plain count.
     """
     n, s = np.asarray(counts, dtype=np.float64), np.asarray(deviations, dtype=np.float64)
     variance = (design.weights**2 * s**2 / n * (1 - n / design.sizes)).sum()
-    return float(special.ndtri(0.5 + level / 2) * INFLATION * np.sqrt(max(float(variance), 0.0)))
+    wider = INFLATION if looked else 1.0
+    return float(special.ndtri(0.5 + level / 2) * wider * np.sqrt(max(float(variance), 0.0)))

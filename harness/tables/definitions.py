@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.store import Store
-from harness.tables.dtypes import dtype_of, dtype_parts, engines_of
+from harness.tables.dtypes import dtype_of, dtype_parts, engines_of, facts_of
 
 
 def definition_lines(
@@ -20,11 +20,6 @@ def definition_lines(
     lines = [_context(store, label, models) for label in dict.fromkeys(contexts)]
     lines += [_model(store, label, probes) for label in models]
     return [line for line in [*lines, _hardware(store, models)] if line]
-
-
-def facts_of(store: Store, model: str) -> Mapping[str, Any]:
-    """What run.json says about a model: gate, parameters, rope, and what its engine reported (`engine`)."""
-    return (store.manifest.get("models") or {}).get(model) or {}
 
 
 # ------------------------------------------------------------------------------------------------- contexts

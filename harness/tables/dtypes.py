@@ -15,6 +15,11 @@ from harness.store import Store
 from harness.types import Cell
 
 
+def facts_of(store: Store, model: str) -> Mapping[str, Any]:
+    """What run.json says about a model: gate, parameters, rope, and what its engine reported (`engine`)."""
+    return (store.manifest.get("models") or {}).get(model) or {}
+
+
 def dtype_of(facts: Mapping[str, Any]) -> str:
     """The dtype that an engine computed in, from what it reported; nothing where it reported none."""
     return _name((facts.get("arithmetic") or {}).get("dtype") or facts.get("dtype"))
@@ -28,14 +33,14 @@ def engines_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def cells_by_dtype(store: Store, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
     """dtype -> the cells whose answers, or most of them, were computed in it. Cells without answers are left out."""
-    known, models = store.manifest.get("arithmetic") or {}, store.manifest.get("models") or {}
+    known = store.manifest.get("arithmetic") or {}
     found: dict[str, list[Cell]] = {}
     for cell in cells:
         counts: Counter[str] = Counter()
         for key, n in store.scores(cell).arithmetic.items():
             counts[_name((known.get(key) or {}).get("dtype"))] += n
         if counts:
-            name = counts.most_common(1)[0][0] or dtype_of((models.get(cell.model) or {}).get("engine") or {})
+            name = counts.most_common(1)[0][0] or dtype_of(facts_of(store, cell.model).get("engine") or {})
             found.setdefault(name, []).append(cell)
     found.pop("", None)
     return found
@@ -43,7 +48,7 @@ def cells_by_dtype(store: Store, cells: Iterable[Cell]) -> dict[str, list[Cell]]
 
 def dtype_parts(store: Store, model: str) -> list[str]:
     """["bfloat16", "MMLU in float32"]: the dtype of a model's answers, then the benchmarks that have another one."""
-    own = dtype_of(((store.manifest.get("models") or {}).get(model) or {}).get("engine") or {})
+    own = dtype_of(facts_of(store, model).get("engine") or {})
     cells = [cell for cell in store.cells if cell.model == model]
     found = cells_by_dtype(store, cells)
     if len(found) < 2:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from harness.config import TableOptions
+from harness.config.table import named_twice
 from harness.store import Store
 from harness.store.rounds import Rounds
 from harness.store.scores import CellScores
@@ -141,8 +142,7 @@ class _Renamed(Store):
             if old not in every:
                 raise GatedevalError(_unknown("model or context", old, every))
         for what, labelled in known.items():
-            new_labels = [names.get(label, label) for label in labelled]
-            if twice := next((label for label in new_labels if new_labels.count(label) > 1), None):
+            if twice := named_twice(labelled, names):
                 raise GatedevalError(f"rename: two {what} would be called {twice!r}; choose another name")
         new = {cell: _renamed_cell(cell, names) for cell in store.cells}
         manifest = _renamed_manifest(store.manifest, names)
